@@ -1,0 +1,88 @@
+"""gcdbench: a benchmark harness for Generalized Category Discovery.
+
+Importing this package imports no torch; public names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gcdbench.contracts import (
+        Batch,
+        ClassSplit,
+        Dataset,
+        Evaluator,
+        Index,
+        Losses,
+        Method,
+        Optim,
+        Pool,
+        Prediction,
+        Progress,
+        Stage,
+        Task,
+        Traits,
+        Truth,
+    )
+    from gcdbench.engine.run import run
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "run": "gcdbench.engine.run",
+    **dict.fromkeys(
+        (
+            "Batch",
+            "ClassSplit",
+            "Dataset",
+            "Evaluator",
+            "Index",
+            "Losses",
+            "Method",
+            "Optim",
+            "Pool",
+            "Prediction",
+            "Progress",
+            "Stage",
+            "Task",
+            "Traits",
+            "Truth",
+        ),
+        "gcdbench.contracts",
+    ),
+}
+
+__all__ = [
+    "Batch",
+    "ClassSplit",
+    "Dataset",
+    "Evaluator",
+    "Index",
+    "Losses",
+    "Method",
+    "Optim",
+    "Pool",
+    "Prediction",
+    "Progress",
+    "Stage",
+    "Task",
+    "Traits",
+    "Truth",
+    "__version__",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'gcdbench' has no attribute '{name}'")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,82 @@
+"""Weights for a ViT: from a file (official DINO and DINOv2 checkpoints too), safely, and their hash."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gcdbench.errors import DataError
+
+_WRAPPERS = ("teacher", "model", "state_dict", "model_state_dict", "student")
+_PREFIXES = ("module.", "backbone.")
+_DROPPED = ("head.", "fc_norm.", "projection_head.", "head_dist.")
+
+
+def read_state(path: Path) -> dict[str, Tensor]:
+    """The tensors of a .safetensors or .pth file. Nothing in the file is ever executed."""
+    if not path.is_file():
+        raise DataError(f"The weights file {path} does not exist. Give an existing file or use 'pretrained'.")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            state: Any = load_file(str(path))
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, OSError) as fault:
+        raise DataError(f"The weights file {path} cannot be read: {_first_line(fault)}") from fault
+    except Exception as fault:  # safetensors raises an exception class of its own that it does not export
+        if type(fault).__module__.startswith("safetensors"):
+            raise DataError(f"The weights file {path} cannot be read: {_first_line(fault)}") from fault
+        raise
+    return _unwrap(state, path)
+
+
+def _unwrap(state: Any, path: Path) -> dict[str, Tensor]:
+    while isinstance(state, Mapping):
+        inner = next((state[key] for key in _WRAPPERS if isinstance(state.get(key), Mapping)), None)
+        if inner is None:
+            break
+        state = inner
+    if not isinstance(state, Mapping) or not any(isinstance(v, Tensor) for v in state.values()):
+        raise DataError(f"The weights file {path} holds no tensors by name; it is not a model checkpoint.")
+    tensors = {str(k): v for k, v in state.items() if isinstance(v, Tensor)}
+    for prefix in _PREFIXES:
+        if any(key.startswith(prefix) for key in tensors):
+            tensors = {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
+    return {k: v for k, v in tensors.items() if not k.startswith(_DROPPED)}
+
+
+def load_into(vit: nn.Module, state: Mapping[str, Tensor], where: str) -> None:
+    """Fill a timm ViT, interpolating the position embedding if its grid differs."""
+    from timm.models.vision_transformer import checkpoint_filter_fn
+
+    try:
+        fitted = checkpoint_filter_fn(dict(state), vit)
+        missing, unexpected = vit.load_state_dict(fitted, strict=False)
+    except RuntimeError as fault:
+        raise DataError(f"The weights in {where} do not fit this backbone: {_first_line(fault, last=True)}") from fault
+    if missing or unexpected:
+        told = [f"{len(missing)} missing (first: {missing[0]})"] if missing else []
+        told += [f"{len(unexpected)} unknown (first: {unexpected[0]})"] if unexpected else []
+        raise DataError(f"The weights in {where} do not fit this backbone: {', '.join(told)}.")
+
+
+def weights_hash(vit: nn.Module) -> str:
+    """Sixteen hex digits over every tensor's name, shape and float32 bytes."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(vit.state_dict().items()):
+        digest.update(f"{name} {tuple(tensor.shape)} ".encode())
+        digest.update(tensor.detach().cpu().float().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _first_line(fault: Exception, last: bool = False) -> str:
+    lines = [line.strip() for line in str(fault).splitlines() if line.strip()] or [type(fault).__name__]
+    return lines[-1 if last else 0]

@@ -1,0 +1,320 @@
+"""What a run is made of: frozen dataclasses, filled from defaults, presets, a TOML file and ``--set``.
+
+Later layers win; every value remembers which layer it came from. Nothing is guessed: an unknown key or a
+value of the wrong type is an error that names the nearest valid one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import tomllib
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from gcdbench.errors import UsageError, nearest
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which rows are labelled and how many classes the method is told about."""
+
+    label_ratio: float = 0.5
+    """Share of the base-class images that are labelled."""
+    novel_ratio: float | None = None
+    """Share of novel classes; None keeps the published split. A larger share cuts the end of the base list."""
+    k: int | None = None
+    """Number of classes the method assumes; None takes the true number."""
+
+    def __post_init__(self) -> None:
+        _within("data.label_ratio", self.label_ratio, 0, 1)
+        if self.novel_ratio is not None:
+            _within("data.novel_ratio", self.novel_ratio, 0, 1)
+        if self.k is not None and self.k < 1:
+            raise UsageError(f"data.k is {self.k}; the number of classes must be at least 1.")
+
+
+@dataclass(frozen=True)
+class ViewConfig:
+    """How an image becomes a network input. The published protocol: resize 256, random 224 crop, flip."""
+
+    resize: int = 256
+    """Shorter side after resizing (bicubic)."""
+    crop: int = 224
+    """Side of the square crop: random in training, central in evaluation."""
+    flip: bool = True
+    """Mirror half of the training views."""
+    count: int = 2
+    """Views of each image in a training batch."""
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    """Subtracted from each channel (of a 0..1 image)."""
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    """Each channel is divided by this."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.crop <= self.resize:
+            raise UsageError(
+                f"views.crop is {self.crop} and views.resize is {self.resize}; "
+                "the crop must be positive and not larger than the resized image."
+            )
+        if self.count < 1:
+            raise UsageError(f"views.count is {self.count}; at least one view is needed.")
+        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
+            raise UsageError("views.mean and views.std need three numbers each, and std must be positive.")
+
+
+@dataclass(frozen=True)
+class BackboneConfig:
+    """The pretrained network."""
+
+    name: str = "dino"
+    """A short name (`gcdbench list backbones`) or any timm ViT name."""
+    weights: str = "pretrained"
+    """`pretrained` (hub cache or shipped file), `random`, or the path of a .safetensors/.pth file."""
+    train_from: int = -1
+    """First trained block, counted from the end if negative; -1 trains the last block, 0 everything."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The training loop and its default optimiser."""
+
+    epochs: int = 200
+    """Passes over the training set."""
+    batch_size: int = 128
+    """Images per step (each gives `views.count` views)."""
+    lr: float = 0.1
+    """Starting learning rate of SGD."""
+    momentum: float = 0.9
+    """Momentum of SGD."""
+    weight_decay: float = 5e-5
+    """Weight decay (not on biases and other one-dimensional parameters unless the method says so)."""
+    lr_floor: float = 1e-3
+    """The cosine schedule ends at lr x lr_floor."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Precision of trunk and tail; losses are always computed in float32."""
+    micro_batch: int = 256
+    """Images per trunk pass; changes memory, not results beyond rounding."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "micro_batch"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"train.{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.lr <= 0:
+            raise UsageError(f"train.lr is {self.lr}; it must be positive.")
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """Which rows are scored, which epoch counts."""
+
+    rows: Literal["unlabelled", "test"] = "unlabelled"
+    """`unlabelled`: the unlabelled training rows (the published protocol); `test`: the disjoint test rows."""
+    selection: str = "last"
+    """Which epoch's predictions count; see `gcdbench.evaluation.selection`."""
+    every: int = 0
+    """Also evaluate every so many epochs (0: only at the end, or each epoch if the selection rule needs it)."""
+    batch_size: int = 256
+    """Images per forward pass in evaluation."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run, completely resolved. `method_config` is the plugin's own frozen dataclass."""
+
+    method: str
+    dataset: str
+    recipe: str
+    seed: int
+    data: DataConfig
+    views: ViewConfig
+    backbone: BackboneConfig
+    train: TrainConfig
+    eval: EvalConfig
+    method_config: Any
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain nested data, as it is written to `config.json`."""
+        sections = {name: dataclasses.asdict(getattr(self, name)) for name in SECTIONS}
+        return {
+            "run": {
+                "method": self.method,
+                "dataset": self.dataset,
+                "recipe": self.recipe,
+                "seed": self.seed,
+            },
+            **sections,
+            "method": dataclasses.asdict(self.method_config),
+        }
+
+
+SECTIONS: dict[str, type] = {
+    "data": DataConfig,
+    "views": ViewConfig,
+    "backbone": BackboneConfig,
+    "train": TrainConfig,
+    "eval": EvalConfig,
+}
+"""Sections of the core; the plugin's section is `method`."""
+
+NOT_IN_IDENTITY = ("train.micro_batch", "eval.batch_size")
+"""Keys that change memory use but not what a run is."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Some values with a common origin, keyed `section.key`."""
+
+    source: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A run's configuration and where each value came from."""
+
+    config: RunConfig
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+
+def resolve(
+    *,
+    method: str,
+    dataset: str,
+    recipe: str,
+    seed: int,
+    method_config: type,
+    layers: Iterable[Layer],
+) -> Resolved:
+    """Lay the layers over the dataclass defaults, strictly."""
+    classes = {**SECTIONS, "method": method_config}
+    known = {f"{section}.{f.name}" for section, cls in classes.items() for f in dataclasses.fields(cls)}
+    types_of = {section: get_type_hints(cls) for section, cls in classes.items()}
+    values: dict[str, dict[str, Any]] = {section: {} for section in classes}
+    sources = dict.fromkeys(sorted(known), "default")
+    for layer in layers:
+        for key, value in layer.values.items():
+            if key not in known:
+                raise _unknown_key(key, known, layer.source)
+            section, name = key.split(".", 1)
+            values[section][name] = coerce(value, types_of[section][name], key, layer.source)
+            sources[key] = layer.source
+    built = {section: cls(**values[section]) for section, cls in classes.items()}
+    plugin = built.pop("method")
+    config = RunConfig(
+        method=method, dataset=dataset, recipe=recipe, seed=seed, method_config=plugin, **built
+    )
+    return Resolved(config, sources)
+
+
+def run_id(config: RunConfig, **facts: str) -> str:
+    """Twelve hex digits over everything that decides the result (config, data index, weights)."""
+    tree = config.as_dict()
+    for key in NOT_IN_IDENTITY:
+        section, name = key.split(".")
+        del tree[section][name]
+    text = json.dumps({"config": tree, "facts": facts}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file, with its faults told as sentences."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as fault:
+        raise UsageError(f"The config file {path} cannot be read: {fault}.") from fault
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as fault:
+        raise UsageError(f"The config file {path} is not valid TOML: {fault}.") from fault
+
+
+def flatten(tree: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """`{"train": {"lr": 1}}` as `{"train.lr": 1}`; keys written with dots are the same thing."""
+    flat: dict[str, Any] = {}
+    for section, values in tree.items():
+        if not isinstance(values, Mapping):
+            raise UsageError(f"{source}: '{section}' must be a section like [train], not a single value.")
+        for key, value in values.items():
+            flat[f"{section}.{key}"] = value
+    return flat
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """`train.lr=0.05` as key and value; the value is read as TOML and falls back to plain text."""
+    key, sign, raw = text.partition("=")
+    key = key.strip()
+    if not sign or "." not in key:
+        raise UsageError(f"--set takes section.key=value (for example train.lr=0.05), not '{text}'.")
+    try:
+        return key, tomllib.loads(f"value = {raw.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, raw.strip()
+
+
+def coerce(value: Any, hint: Any, key: str, source: str) -> Any:
+    """``value`` as the annotated type, or a sentence. Only harmless changes are made (1 -> 1.0, list -> tuple)."""
+    origin = get_origin(hint)
+    if origin is Literal:
+        choices = get_args(hint)
+        if value in choices:
+            return value
+        close = nearest(str(value), [str(c) for c in choices])
+        hint_text = f" Did you mean '{close}'?" if close else ""
+        listing = ", ".join(map(str, choices))
+        raise UsageError(f"{source}: {key} cannot be '{value}'.{hint_text} Possible: {listing}.")
+    if origin in (Union, types.UnionType):
+        options = get_args(hint)
+        if value is None or (isinstance(value, str) and value.lower() == "none"):
+            if type(None) in options:
+                return None
+        for option in options:
+            if option is not type(None):
+                try:
+                    return coerce(value, option, key, source)
+                except UsageError:
+                    continue
+    elif origin is tuple:
+        if isinstance(value, list | tuple):
+            return tuple(coerce(v, get_args(hint)[0], key, source) for v in value)
+    elif hint is bool:
+        if isinstance(value, bool):
+            return value
+    elif hint is int:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    elif hint is float:
+        if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
+            return float(value)
+    elif hint is str and isinstance(value, str):
+        return value
+    raise UsageError(f"{source}: {key} must be {_spoken(hint)}, not {value!r}.")
+
+
+def _spoken(hint: Any) -> str:
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    if hint in names:
+        return names[hint]
+    if get_origin(hint) is tuple:
+        return "a list like [0.5, 0.5, 0.5]"
+    options = [o for o in get_args(hint) if o is not type(None)]
+    return " or ".join([_spoken(o) for o in options] + (["none"] if len(options) < len(get_args(hint)) else []))
+
+
+def _within(key: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise UsageError(f"{key} is {value}; it must lie between {low} and {high}.")
+
+
+def _unknown_key(key: str, known: set[str], source: str) -> UsageError:
+    close = nearest(key, known)
+    section = key.split(".")[0]
+    siblings = sorted(k for k in known if k.startswith(section + "."))
+    hint = f" Did you mean '{close}'?" if close else ""
+    listing = f" Keys of [{section}]: {', '.join(siblings)}." if siblings else ""
+    sections = "" if siblings else f" Sections: {', '.join(sorted({k.split('.')[0] for k in known}))}."
+    return UsageError(f"{source}: there is no key '{key}'.{hint}{listing}{sections}")

@@ -1,0 +1,356 @@
+"""Everything a plugin implements or receives, in one file.
+
+A method is an ``nn.Module`` with two required functions: ``forward`` (a batch in, named losses out) and
+``predict`` (a pool in, one class per row out). The harness owns data, split, loop, evaluation and selection;
+labels that are hidden are -1 in everything a method is given.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from gcdbench.config import TrainConfig, ViewConfig
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from gcdbench.data.fetch import Archive
+
+IntArray = NDArray[np.int64]
+
+
+# ---------------------------------------------------------------------------------------------- datasets
+
+
+@dataclass(frozen=True)
+class Index:
+    """The rows of one part (train or test) of a dataset, known without opening an image."""
+
+    items: tuple[str, ...]
+    """One stable name per row, relative to the data root (a path, or `file:row`)."""
+    labels: IntArray
+    """Class id of each row in the dataset's own numbering; -1 where nobody knows it."""
+    class_names: tuple[str, ...]
+    """Name of each class id."""
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+@dataclass(frozen=True)
+class ClassSplit:
+    """Which classes are base and which novel; targets are numbered in this order, base first."""
+
+    base: tuple[int, ...]
+    novel: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The official size of a dataset, for `gcdbench data verify`."""
+
+    train: int
+    test: int
+    classes: int
+
+
+class Dataset(abc.ABC):
+    """A source of images in an official on-disk layout. Constructing one touches no file."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    expected: ClassVar[Expected | None] = None
+    """Official counts; None where there are none (a person's own images)."""
+    views: ClassVar[ViewConfig | None] = None
+    """Views that suit these images; None takes the published 256/224 protocol."""
+    backbone: ClassVar[str | None] = None
+    """Default backbone; None takes `dino`."""
+    layout: ClassVar[str]
+    """The files and folders below the data root, as text for a person."""
+    steps: ClassVar[tuple[str, ...]] = ()
+    """What to do by hand to get the data, one sentence each, where no stable download exists."""
+    archives: ClassVar[tuple[Archive, ...]] = ()
+    """Downloads from a stable public source."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @abc.abstractmethod
+    def index(self, part: str) -> Index:
+        """Rows of `train` or `test`, from annotation files and folder listings only."""
+
+    @abc.abstractmethod
+    def image(self, part: str, row: int) -> Image.Image:
+        """The RGB image of a row."""
+
+    @abc.abstractmethod
+    def class_split(self) -> ClassSplit:
+        """The published base and novel classes."""
+
+    def labelled_rows(self, index: Index, base: Sequence[int], ratio: float) -> IntArray | None:
+        """Rows that are labelled, where the data itself says so; None applies the published draw."""
+        return None
+
+
+# ---------------------------------------------------------------------------------------------- methods
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What the harness must know about a method before it is built."""
+
+    needs_k: bool = True
+    """The method must be told the number of classes."""
+    inductive: bool = True
+    """A row's prediction does not depend on the other rows."""
+    reads: tuple[str, ...] = ()
+    """What it reads beyond images and the labels of labelled rows (part of the protocol fingerprint)."""
+    train_from: int = -1
+    """First trained block of the backbone, counted from the end if negative; 0 sees pixels."""
+
+
+class TailFactory(Protocol):
+    """Makes trainable tails of the backbone; given to a method at construction."""
+
+    embed_dim: int
+
+    def tail(self, *, norm: bool = True, extra_tokens: int = 0) -> nn.Module:
+        """A fresh copy of the trained blocks: tokens in, read-out tokens out (CLS first, then the extra ones).
+
+        ``norm`` applies the backbone's final LayerNorm (kept frozen) to what is read.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a method is told about its job."""
+
+    num_base: int
+    """Classes with labels; targets 0..num_base-1."""
+    num_classes: int
+    """Classes in all, as far as the method knows (true, or as given with --k)."""
+    backbone: TailFactory
+    train: TrainConfig
+    steps_per_epoch: int
+    generator: torch.Generator | None = None
+    """Source of randomness for initial weights; None on the meta device (counting parameters)."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One training batch. Rows are images; views are stacked view-major: all first views, then all second ones."""
+
+    tokens: Tensor
+    """(views x rows, tokens, dim) trunk output, or pixels for a method with train_from = 0."""
+    target: Tensor
+    """(rows,) class of each labelled row, -1 where the label is hidden."""
+    labelled: Tensor
+    """(rows,) bool."""
+    index: Tensor
+    """(rows,) row numbers in the training set, for memory banks."""
+    views: int = 2
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where training stands."""
+
+    stage: str
+    epoch: int
+    """Counted from 0 within the stage."""
+    epochs: int
+    step: int
+    """Counted from 0 within the epoch."""
+    steps_per_epoch: int
+    generator: torch.Generator | None = None
+    """Random numbers for this epoch, on the training device."""
+
+    @property
+    def fraction(self) -> float:
+        """Share of the stage that is done, 0..1."""
+        return (self.epoch + self.step / max(self.steps_per_epoch, 1)) / max(self.epochs, 1)
+
+
+@dataclass(frozen=True)
+class Term:
+    """One loss term: its value before weighting, and its weight."""
+
+    value: Tensor
+    weight: float = 1.0
+
+
+class Losses(dict[str, Term]):
+    """Named, weighted terms; the loss is their weighted sum."""
+
+    def add(self, name: str, value: Tensor, weight: float = 1.0) -> None:
+        """Add a term; a name may appear once."""
+        if name in self:
+            raise ValueError(f"the loss term '{name}' was added twice")
+        self[name] = Term(value, weight)
+
+    def total(self) -> Tensor:
+        """The weighted sum, with gradients."""
+        if not self:
+            raise ValueError("the method returned no loss term")
+        return torch.stack([term.value * term.weight for term in self.values()]).sum()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of training with its own epochs and optimisers."""
+
+    name: str
+    epochs: int
+
+
+class Schedule(Protocol):
+    """Learning rate at the start of an epoch, from the rate the parameter group started with."""
+
+    def __call__(self, initial: float, t: Progress) -> float: ...
+
+
+@dataclass(frozen=True)
+class Optim:
+    """An optimiser and the schedule of its learning rates."""
+
+    optimizer: torch.optim.Optimizer
+    schedule: Schedule
+
+
+class Pool(Protocol):
+    """A whole set of rows with hidden labels, in row order."""
+
+    index: IntArray
+    """Row numbers."""
+    target: IntArray
+    """Class of each labelled row, -1 elsewhere."""
+    labelled: NDArray[np.bool_]
+
+    @property
+    def queries(self) -> Pool:
+        """The rows `predict` must answer for, in the order its answer must have."""
+        ...
+
+    def features(self, embed: Callable[[Tensor], Tensor], views: str = "test") -> Tensor:
+        """``embed`` applied to the trunk tokens of every row (`test`: centre crop, `train`: one random view)."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A method's answer for the query rows of a pool."""
+
+    cluster: IntArray
+    """Class or cluster of each row; 0..num_base-1 are the base classes for methods that know them."""
+    confidence: NDArray[np.float32] | None = None
+    """Largest class probability of each row."""
+    base: Mapping[str, IntArray] = field(default_factory=dict)
+    """Per branch (`main`, `aux`, ...) the best base class of each row, chosen among base classes only."""
+
+    def take(self, rows: NDArray[Any]) -> Prediction:
+        """The answer for some of the rows."""
+        return Prediction(
+            self.cluster[rows],
+            None if self.confidence is None else self.confidence[rows],
+            {name: values[rows] for name, values in self.base.items()},
+        )
+
+
+class Method(nn.Module, abc.ABC):
+    """A GCD method. State is parameters, buffers or ``get_extra_state``: checkpoints need no further code."""
+
+    Config: ClassVar[type]
+    """Frozen dataclass of the method's settings, a docstring under each field."""
+    traits: ClassVar[Traits] = Traits()
+    recipes: ClassVar[tuple[str, ...]] = ("default",)
+    """Named variants; the first is the default. Values come from `presets/<recipe>.toml` beside the module."""
+
+    def __init__(self, config: Any, task: Task) -> None:
+        super().__init__()
+        self.config = config
+        self.task = task
+
+    @abc.abstractmethod
+    def forward(self, batch: Batch, t: Progress) -> Losses:
+        """The named, weighted terms of one training step."""
+
+    @abc.abstractmethod
+    def predict(self, pool: Pool) -> Prediction:
+        """A class for every row of ``pool.queries``."""
+
+    def stages(self) -> Sequence[Stage]:
+        """Parts of training in order; none for a method that only clusters."""
+        return (Stage("main", self.task.train.epochs),)
+
+    def optimizers(self, stage: Stage) -> dict[str, Optim]:
+        """Optimisers of a stage; by default SGD with a cosine per epoch, no decay on one-dimensional parameters."""
+        from gcdbench.engine.optim import default_optim
+
+        return {"main": default_optim(self, self.task.train)}
+
+    def on_epoch_start(self, pool: Pool, t: Progress) -> None:
+        """Called before each epoch with the whole training pool: cluster it, rebuild banks, set margins."""
+
+    def on_step_end(self, batch: Batch, t: Progress) -> None:
+        """Called after each optimiser step: moving averages, queues, running distributions."""
+
+    def active(self, t: Progress) -> tuple[str, ...] | None:
+        """Names of the optimisers that step now; None means all."""
+        return None
+
+    @classmethod
+    def reference_config(
+        cls, settings: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, Any]:
+        """Config values that correspond to a recorded reference trajectory (`gcdbench check`).
+
+        ``settings`` is what the recording says of itself, ``shapes`` the shape of each recorded tensor.
+        """
+        return {}
+
+    def reference_names(self) -> dict[str, str]:
+        """This method's state name for each name of a recorded reference trajectory (`gcdbench check`)."""
+        return {}
+
+    def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Name and parameter of everything that is optimised."""
+        return ((name, p) for name, p in self.named_parameters() if p.requires_grad)
+
+
+# ------------------------------------------------------------------------------------------- evaluation
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The true classes of the scored rows: seen by evaluators, never by methods."""
+
+    target: IntArray
+    """True class of each scored row, base classes first."""
+    num_base: int
+    num_classes: int
+
+
+class Evaluator(abc.ABC):
+    """Turns truth and prediction into named numbers."""
+
+    name: ClassVar[str]
+    version: ClassVar[int]
+    """Raised whenever the same input gives another number; part of the protocol fingerprint."""
+    needs_truth: ClassVar[bool] = True
+    """False for quantities that can be had where no true class is known."""
+
+    @abc.abstractmethod
+    def __call__(self, truth: Truth, prediction: Prediction) -> dict[str, float]:
+        """Named numbers: shares in percent, counts as they are."""

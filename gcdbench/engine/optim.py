@@ -1,0 +1,50 @@
+"""The default optimiser and schedule of GCD recipes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from gcdbench.config import TrainConfig
+from gcdbench.contracts import Method, Optim, Progress
+
+
+@dataclass(frozen=True)
+class CosinePerEpoch:
+    """From the group's rate to ``floor`` (the same absolute floor for every group) along half a cosine."""
+
+    floor: float
+
+    def __call__(self, initial: float, t: Progress) -> float:
+        """The rate of epoch ``t.epoch``."""
+        return self.floor + (initial - self.floor) * (1 + math.cos(math.pi * t.epoch / t.epochs)) / 2
+
+
+def sgd(groups: Iterable[dict[str, Any]], config: TrainConfig) -> Optim:
+    """SGD with momentum over parameter groups, with the cosine schedule."""
+    optimizer = torch.optim.SGD(list(groups), lr=config.lr, momentum=config.momentum, weight_decay=0.0)
+    return Optim(optimizer, CosinePerEpoch(config.lr * config.lr_floor))
+
+
+def decay_groups(
+    parameters: Iterable[tuple[str, nn.Parameter]], config: TrainConfig
+) -> list[dict[str, Any]]:
+    """Two groups: weight decay on matrices, none on biases and other one-dimensional parameters."""
+    decayed, plain = [], []
+    for name, parameter in parameters:
+        (plain if parameter.ndim <= 1 or name.endswith(".bias") else decayed).append(parameter)
+    groups = [
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": plain, "weight_decay": 0.0},
+    ]
+    return [g for g in groups if g["params"]]
+
+
+def default_optim(method: Method, config: TrainConfig) -> Optim:
+    """What SimGCD's recipe uses and most methods keep."""
+    return sgd(decay_groups(method.trained_parameters(), config), config)

@@ -1,0 +1,38 @@
+"""Heads that GCD methods share."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class CosineClassifier(nn.Module):
+    """Cosine similarity with one prototype per class; prototypes are normalised in the forward pass."""
+
+    def __init__(self, dim: int, classes: int, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(classes, dim))
+        # Only the direction matters; a normal draw gives directions without preference.
+        if self.weight.device.type != "meta":
+            nn.init.normal_(self.weight, std=dim**-0.5, generator=generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(rows, dim) features to (rows, classes) cosines, in float32."""
+        with torch.autocast(x.device.type, enabled=False):
+            return F.linear(F.normalize(x.float(), dim=1), F.normalize(self.weight.float(), dim=1))
+
+
+class Projector(nn.Sequential):
+    """The three-layer MLP in front of a contrastive loss."""
+
+    def __init__(
+        self, dim: int, hidden: int = 2048, out: int = 256, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__(
+            nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, out)
+        )
+        for layer in self:
+            if isinstance(layer, nn.Linear) and layer.weight.device.type != "meta":
+                nn.init.trunc_normal_(layer.weight, std=0.02, generator=generator)
+                nn.init.zeros_(layer.bias)

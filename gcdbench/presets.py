@@ -1,0 +1,66 @@
+"""Presets: the values a method's recipe prescribes, per dataset and backbone, from TOML files of the plugin.
+
+`presets/<recipe>.toml` beside the method's module holds `[default]` and any number of `[dataset.NAME]` and
+`[dataset.NAME.backbone.NAME]` tables. Each may have sub-tables named like config sections (`train`, `method`,
+...) and a `source`: where the values were published, or that they are ours.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+from gcdbench.config import Layer, flatten
+from gcdbench.errors import PluginError, unknown
+
+
+def recipe_name(method: str, recipes: tuple[str, ...], asked: str | None) -> str:
+    """The recipe asked for, or the method's first one."""
+    if asked is None:
+        return recipes[0]
+    if asked not in recipes:
+        raise unknown(f"recipe of {method} called", asked, recipes)
+    return asked
+
+
+def preset_layers(method_class: type, recipe: str, dataset: str, backbone: str | None) -> list[Layer]:
+    """The recipe's layers from general to special; none if the plugin ships no preset file.
+
+    ``backbone`` None leaves out the backbone tables (the backbone itself may come from a preset).
+    """
+    tree = read_preset(method_class, recipe)
+    special = tree.get("dataset", {}).get(dataset, {})
+    tables = [("default", tree.get("default", {}))]
+    if backbone is not None:
+        tables.append((f"default/{backbone}", tree.get("default", {}).get("backbone", {}).get(backbone, {})))
+    tables.append((dataset, special))
+    if backbone is not None:
+        tables.append((f"{dataset}/{backbone}", special.get("backbone", {}).get(backbone, {})))
+    return [_layer(recipe, name, table) for name, table in tables if table]
+
+
+def read_preset(method_class: type, recipe: str) -> dict[str, Any]:
+    """The preset file of a recipe as a tree; empty if there is none."""
+    package = method_class.__module__.partition(".")[0]
+    module = sys.modules[package]
+    if not hasattr(module, "__path__"):
+        return {}
+    file = resources.files(package) / "presets" / f"{recipe}.toml"
+    if not file.is_file():
+        return {}
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as fault:
+        raise PluginError(f"The preset file {package}/presets/{recipe}.toml is not valid TOML: {fault}.") from fault
+
+
+def _layer(recipe: str, name: str, table: Mapping[str, Any]) -> Layer:
+    source = f"preset {recipe}/{name}" + (f" ({table['source']})" if "source" in table else "")
+    sections = {k: v for k, v in table.items() if k not in ("source", "backbone_name", "backbone")}
+    values = flatten(sections, source)
+    if "backbone_name" in table:
+        values["backbone.name"] = table["backbone_name"]
+    return Layer(source, values)

@@ -1,0 +1,78 @@
+"""Regularisers of a batch's class distributions: ENT, MCC, LERM, PDR and CDR behind one interface.
+
+Each takes the class probabilities of the two views, a weight (0 or 1) per row and, optionally, which classes
+count, and returns a scalar that is finite for empty sets and absent classes.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gcdbench.losses import TINY, in_float32
+
+
+class Regulariser(Protocol):
+    """``(p_view1, p_view2, rows, classes) -> scalar``; p is (rows, K), rows (rows,), classes (K,) or None."""
+
+    def __call__(self, p1: Tensor, p2: Tensor, rows: Tensor, classes: Tensor | None = None) -> Tensor: ...
+
+
+def expected_distribution(p: Tensor, rows: Tensor) -> Tensor:
+    """m_k, the mean distribution of the rows weighted by their probability of class k; (K, K), rows sum to one."""
+    weighted = p * rows[:, None]
+    return (weighted.T @ p) / weighted.sum(0).clamp(min=TINY)[:, None]
+
+
+@in_float32
+def cdr(p1: Tensor, p2: Tensor, rows: Tensor, classes: Tensor | None = None) -> Tensor:
+    """Class-wise distribution regularisation: 1 - mean over classes of <m_k, m'_k>."""
+    agreement = (expected_distribution(p1, rows) * expected_distribution(p2, rows)).sum(1)
+    if classes is None:
+        classes = torch.ones_like(agreement)
+    # An empty set of rows or classes costs nothing instead of the constant 1.
+    count = classes.sum() * (rows.sum() > 0)
+    return ((1 - agreement) * classes).sum() * (count > 0) / count.clamp(min=1)
+
+
+@in_float32
+def pdr(p1: Tensor, p2: Tensor, rows: Tensor, classes: Tensor | None = None) -> Tensor:
+    """Pair-wise distribution regularisation: 1 - mean over rows of <p_i, p'_i>."""
+    return ((1 - (p1 * p2).sum(1)) * rows).sum() / rows.sum().clamp(min=1)
+
+
+@in_float32
+def entropy(p1: Tensor, p2: Tensor, rows: Tensor, classes: Tensor | None = None) -> Tensor:
+    """Entropy minimisation (ENT): mean entropy of the rows of both views."""
+    h = -(p1 * p1.clamp(min=TINY).log() + p2 * p2.clamp(min=TINY).log()).sum(1) / 2
+    return (h * rows).sum() / rows.sum().clamp(min=1)
+
+
+@in_float32
+def mcc(p1: Tensor, p2: Tensor, rows: Tensor, classes: Tensor | None = None) -> Tensor:
+    """Minimum class confusion (MCC): off-diagonal mass of the certainty-weighted class confusion, per class."""
+    return (_confusion(p1, rows) + _confusion(p2, rows)) / 2
+
+
+def _confusion(p: Tensor, rows: Tensor) -> Tensor:
+    h = -(p * p.clamp(min=TINY).log()).sum(1)
+    certainty = (1 + torch.exp(-h)) * rows
+    weight = (certainty * rows.sum() / certainty.sum().clamp(min=TINY)).detach()
+    matrix = (p * weight[:, None]).T @ p
+    matrix = matrix / matrix.sum(1, keepdim=True).clamp(min=TINY)
+    return (matrix.sum() - matrix.trace()) / len(matrix)
+
+
+@in_float32
+def lerm(p1: Tensor, p2: Tensor, rows: Tensor, classes: Tensor | None = None) -> Tensor:
+    """Label-encoding risk minimisation (LERM): L1 distance of m from the identity, averaged over its entries."""
+    eye = torch.eye(p1.shape[1], device=p1.device)
+    some = (rows.sum() > 0).to(p1.dtype)
+    distance = sum((expected_distribution(p, rows) - eye).abs().mean() for p in (p1, p2))
+    return distance * some / 2
+
+
+REGULARISERS: dict[str, Regulariser] = {"cdr": cdr, "pdr": pdr, "ent": entropy, "mcc": mcc, "lerm": lerm}
+"""By the name used in configs."""
