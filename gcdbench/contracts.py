@@ -58,9 +58,12 @@ class ClassSplit:
 class Expected:
     """The official size of a dataset, for `gcdbench data verify`."""
 
-    train: int
+    train: int | None
+    """Training rows; None where no exact number was ever published."""
     test: int
     classes: int
+    per_class: tuple[int, int] | None = None
+    """Smallest and largest number of training rows of a class, where that is known instead."""
 
 
 class Dataset(abc.ABC):
@@ -347,7 +350,9 @@ class Evaluator(abc.ABC):
 
     name: ClassVar[str]
     version: ClassVar[int]
-    """Raised whenever the same input gives another number; part of the protocol fingerprint."""
+    """Raised whenever the same input gives another number."""
+    headline: ClassVar[bool] = False
+    """Whether its numbers are compared between methods; only then its version is part of the fingerprint."""
     needs_truth: ClassVar[bool] = True
     """False for quantities that can be had where no true class is known."""
 

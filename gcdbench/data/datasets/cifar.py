@@ -1,0 +1,126 @@
+"""CIFAR-10 and CIFAR-100 in the official python (pickle batch) version."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from gcdbench.contracts import ClassSplit, Dataset, Expected, Index
+from gcdbench.data.class_lists import published_split
+from gcdbench.data.fetch import Archive
+from gcdbench.data.locate import find_folder, missing
+from gcdbench.data.restricted_pickle import load_batch
+from gcdbench.errors import DataError
+
+
+class _Cifar(Dataset):
+    folder_name: ClassVar[str]
+    files: ClassVar[dict[str, tuple[str, ...]]]
+    meta: ClassVar[str]
+    label_key: ClassVar[bytes]
+    names_key: ClassVar[bytes]
+
+    @cached_property
+    def _folder(self) -> Path:
+        places = (self.folder_name, f"{self.name}/{self.folder_name}", self.name, ".")
+        return find_folder(self, places, self.files["train"][0])
+
+    @cached_property
+    def _read(self) -> dict[str, tuple[NDArray[np.uint8], Index]]:
+        return {}
+
+    def _part(self, part: str) -> tuple[NDArray[np.uint8], Index]:
+        if part not in self._read:
+            self._read[part] = self._load(part)
+        return self._read[part]
+
+    def _load(self, part: str) -> tuple[NDArray[np.uint8], Index]:
+        pixels, labels, items = [], [], []
+        for name in self.files[part]:
+            path = self._folder / name
+            if not path.is_file():
+                raise missing(self, f"there is no file {path}")
+            data, batch_labels = self._batch(path)
+            pixels.append(data)
+            labels.append(batch_labels)
+            items += [f"{name}:{row}" for row in range(len(data))]
+        index = Index(tuple(items), np.concatenate(labels), self._class_names())
+        return np.concatenate(pixels).reshape(-1, 3, 32, 32), index
+
+    def _batch(self, path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        content = load_batch(path)
+        data, raw = content.get(b"data"), content.get(self.label_key)
+        if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != 3072 or data.dtype != np.uint8:
+            raise DataError(f"The file {path} has no 'data' array of rows x 3072 bytes.")
+        classes = self.expected.classes if self.expected else 0
+        labels = np.asarray(raw if isinstance(raw, list) else [])
+        if len(labels) != len(data) or not np.issubdtype(labels.dtype, np.integer):
+            raise DataError(f"The file {path} has no list '{self.label_key.decode()}' with one label per row.")
+        if len(labels) and not (0 <= labels.min() and labels.max() < classes):
+            raise DataError(f"The file {path} has labels outside 0..{classes - 1}.")
+        return data, labels.astype(np.int64)
+
+    def _class_names(self) -> tuple[str, ...]:
+        path = self._folder / self.meta
+        classes = self.expected.classes if self.expected else 0
+        if not path.is_file():
+            return tuple(str(c) for c in range(classes))
+        names = load_batch(path).get(self.names_key, [])
+        return tuple(n.decode() if isinstance(n, bytes) else str(n) for n in names)
+
+    def index(self, part: str) -> Index:
+        """Rows in file order."""
+        return self._part(part)[1]
+
+    def image(self, part: str, row: int) -> Image.Image:
+        """The 32 x 32 image of a row."""
+        return Image.fromarray(self._part(part)[0][row].transpose(1, 2, 0))
+
+    def class_split(self) -> ClassSplit:
+        """The published split."""
+        return published_split(self.name)
+
+
+class Cifar10(_Cifar):
+    """CIFAR-10: classes 0-4 are base."""
+
+    name = "cifar10"
+    title = "CIFAR-10"
+    expected = Expected(train=50_000, test=10_000, classes=10)
+    folder_name = "cifar-10-batches-py"
+    files: ClassVar = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
+    meta = "batches.meta"
+    label_key = b"labels"
+    names_key = b"label_names"
+    layout = "cifar-10-batches-py/\n  data_batch_1 ... data_batch_5\n  test_batch\n  batches.meta"
+    archives = (
+        Archive(
+            url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+            md5="c58f30108f718f92721af3b95e74349a",
+        ),
+    )
+
+
+class Cifar100(_Cifar):
+    """CIFAR-100 with fine labels: classes 0-79 are base."""
+
+    name = "cifar100"
+    title = "CIFAR-100"
+    expected = Expected(train=50_000, test=10_000, classes=100)
+    folder_name = "cifar-100-python"
+    files: ClassVar = {"train": ("train",), "test": ("test",)}
+    meta = "meta"
+    label_key = b"fine_labels"
+    names_key = b"fine_label_names"
+    layout = "cifar-100-python/\n  train\n  test\n  meta"
+    archives = (
+        Archive(
+            url="https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+            md5="eb9058c3a382ffc7106e4002c42a8d85",
+        ),
+    )

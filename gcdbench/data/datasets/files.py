@@ -1,0 +1,95 @@
+"""What datasets of image files have in common: folder listings, reading an image, checking that files exist."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from gcdbench.contracts import Dataset, Index
+from gcdbench.data.locate import missing
+from gcdbench.errors import DataError
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+
+def list_classes(folder: Path) -> list[str]:
+    """Sorted names of the sub-folders."""
+    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+
+
+def list_images(folder: Path) -> list[str]:
+    """Image files below a folder, relative to it with forward slashes, folder by folder in sorted order."""
+    found: list[str] = []
+    for current, _, names in sorted(os.walk(folder, followlinks=True)):
+        prefix = Path(current).relative_to(folder)
+        found += [(prefix / n).as_posix() for n in sorted(names) if n.lower().endswith(EXTENSIONS)]
+    return found
+
+
+def listing(root: Path, classes: Iterable[tuple[int, str]]) -> tuple[list[str], list[int]]:
+    """Items (relative to ``root``) and labels of class folders, in class order."""
+    items: list[str] = []
+    labels: list[int] = []
+    for label, name in classes:
+        names = list_images(root / name)
+        items += [f"{name}/{n}" for n in names]
+        labels += [label] * len(names)
+    return items, labels
+
+
+def open_rgb(path: Path) -> Image.Image:
+    """An image file as RGB, or a DataError that names the file."""
+    try:
+        with Image.open(path) as image:
+            return image.convert("RGB")
+    except FileNotFoundError as fault:
+        raise DataError(f"The image {path} does not exist.") from fault
+    except (OSError, UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError) as fault:
+        raise DataError(f"The image {path} cannot be read: {fault}.") from fault
+
+
+class FileDataset(Dataset):
+    """A dataset whose rows are image files; sub-classes say where each part's files are."""
+
+    @cached_property
+    def _parts(self) -> dict[str, tuple[Path, Index]]:
+        return {}
+
+    def read_part(self, part: str) -> tuple[Path, Index]:
+        """Folder the items are relative to, and the index of a part."""
+        raise DataError(f"{self.title} has no part '{part}'.")
+
+    def _part(self, part: str) -> tuple[Path, Index]:
+        if part not in self._parts:
+            self._parts[part] = self.read_part(part)
+        return self._parts[part]
+
+    def index(self, part: str) -> Index:
+        """Rows of a part; read once."""
+        return self._part(part)[1]
+
+    def path(self, part: str, row: int) -> Path:
+        """The file of a row."""
+        folder, index = self._part(part)
+        return folder / index.items[row]
+
+    def image(self, part: str, row: int) -> Image.Image:
+        """The RGB image of a row."""
+        return open_rgb(self.path(part, row))
+
+    def require_files(self, part: str) -> None:
+        """Fail before training if an image that the annotations name does not exist."""
+        folder, index = self._part(part)
+        absent = [item for item in index.items if not (folder / item).is_file()]
+        if absent:
+            raise missing(self, f"{len(absent)} of {len(index)} images do not exist, first {folder / absent[0]}")
+
+
+def make_index(items: Iterable[str], labels: Iterable[int], names: Iterable[str]) -> Index:
+    """An index from plain lists."""
+    return Index(tuple(items), np.fromiter(labels, dtype=np.int64), tuple(names))

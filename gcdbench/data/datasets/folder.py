@@ -1,0 +1,101 @@
+"""A person's own images: a folder of class folders, or a CSV of path,label. No code needed.
+
+Images without a label (in a folder called `unlabelled`, or with an empty label in the CSV) are the ones to sort;
+every labelled image is then used as labelled. If every image has a label, the set is treated like a benchmark:
+the first half of the classes is base, and half of the base images keep their label.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from gcdbench.contracts import ClassSplit, Index, IntArray
+from gcdbench.data.datasets.files import FileDataset, list_classes, list_images, listing, make_index
+from gcdbench.errors import DataError
+
+UNLABELLED = ("unlabelled", "unlabeled", "_unlabelled", "_unlabeled")
+
+
+class ImageFolder(FileDataset):
+    """Class folders or a CSV file; the data root is the folder (or the CSV file) itself."""
+
+    name = "folder"
+    title = "Image folder"
+    layout = (
+        "either  <data root>/class_name/*.jpg ...   and optionally <data root>/unlabelled/*.jpg ...\n"
+        "or      <data root>/labels.csv (or --data-root FILE.csv) with the header path,label;\n"
+        "        paths are relative to the CSV file, an empty label means unlabelled"
+    )
+    steps = (
+        "Put your images into one folder per known class, and the images nobody has sorted into a folder "
+        "called 'unlabelled'; or write a CSV file with the columns path and label.",
+        "Run `gcdbench data verify folder --data-root YOUR_FOLDER` to check the result.",
+    )
+
+    def read_part(self, part: str) -> tuple[Path, Index]:
+        """All rows; there is no test part."""
+        if part != "train":
+            raise DataError("A folder of images has no test part; score the unlabelled rows (eval.rows=unlabelled).")
+        if not self.root.exists():
+            raise DataError(f"The folder {self.root} does not exist. Give your image folder or CSV with --data-root.")
+        table = self.root if self.root.is_file() else self.root / "labels.csv"
+        folder, index = self._from_csv(table) if table.is_file() else self._from_folders()
+        if not len(index):
+            raise DataError(f"There are no images in {self.root}. Expected: {self.layout}")
+        if (index.labels < 0).all():
+            raise DataError(f"No image in {self.root} has a label; at least one known class is needed.")
+        return folder, index
+
+    def _from_folders(self) -> tuple[Path, Index]:
+        names = [n for n in list_classes(self.root) if n.lower() not in UNLABELLED and not n.startswith(".")]
+        items, labels = listing(self.root, enumerate(names))
+        for name in list_classes(self.root):
+            if name.lower() in UNLABELLED:
+                found = [f"{name}/{n}" for n in list_images(self.root / name)]
+                items += found
+                labels += [-1] * len(found)
+        return self.root, make_index(items, labels, names)
+
+    def _from_csv(self, path: Path) -> tuple[Path, Index]:
+        try:
+            with path.open(newline="", encoding="utf-8-sig") as stream:
+                rows = list(csv.DictReader(stream, strict=True))
+        except (OSError, UnicodeDecodeError, csv.Error) as fault:
+            raise DataError(f"The CSV file {path} cannot be read: {fault}.") from fault
+        if rows and not {"path", "label"} <= set(rows[0]):
+            raise DataError(f"The CSV file {path} needs the header path,label; it has {','.join(map(str, rows[0]))}.")
+        inside = path.parent.resolve()
+        pairs: dict[str, str] = {}
+        for number, row in enumerate(rows, 2):
+            item, label = (row["path"] or "").strip(), (row["label"] or "").strip()
+            if not item:
+                raise DataError(f"Line {number} of {path} has no path.")
+            if not (inside / item).resolve().is_relative_to(inside):
+                raise DataError(f"Line {number} of {path}: '{item}' lies outside {inside}.")
+            if item in pairs:
+                raise DataError(f"Line {number} of {path}: '{item}' is listed twice.")
+            pairs[item] = label
+        names = sorted({label for label in pairs.values() if label})
+        number_of = {name: i for i, name in enumerate(names)}
+        return path.parent, make_index(pairs, (number_of.get(label, -1) for label in pairs.values()), names)
+
+    @cached_property
+    def _all_labelled(self) -> bool:
+        return bool((self.index("train").labels >= 0).all())
+
+    def class_split(self) -> ClassSplit:
+        """All named classes are base if some images are unlabelled, else the first half of them."""
+        count = len(self.index("train").class_names)
+        if not self._all_labelled:
+            return ClassSplit(tuple(range(count)), ())
+        base = max(1, count // 2)
+        return ClassSplit(tuple(range(base)), tuple(range(base, count)))
+
+    def labelled_rows(self, index: Index, base: Sequence[int], ratio: float) -> IntArray | None:
+        """Every row with a label, if some rows have none."""
+        return None if self._all_labelled else np.flatnonzero(index.labels >= 0)

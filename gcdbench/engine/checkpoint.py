@@ -1,0 +1,33 @@
+"""Checkpoints: written atomically at every epoch's end, read back without executing anything."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gcdbench.errors import GcdbenchError
+from gcdbench.files import write_atomically
+
+FILE = "checkpoint/last.pt"
+
+
+def save(folder: Path, state: dict[str, Any]) -> None:
+    """Replace the run's checkpoint."""
+    write_atomically(folder / FILE, lambda stream: torch.save(state, stream))
+
+
+def load(folder: Path, device: torch.device) -> dict[str, Any] | None:
+    """The run's checkpoint, or None if it has none."""
+    path = folder / FILE
+    if not path.is_file():
+        return None
+    try:
+        return torch.load(path, map_location=device, weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as fault:
+        first = (str(fault).splitlines() or [type(fault).__name__])[0]
+        raise GcdbenchError(
+            f"The checkpoint {path} cannot be read ({first}). Delete it or use --force to start the run again."
+        ) from fault

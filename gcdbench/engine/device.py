@@ -1,0 +1,61 @@
+"""Where and in which precision a run computes."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+
+from gcdbench.errors import UsageError
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+_TYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A device with a precision."""
+
+    device: torch.device
+    precision: str
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Context for trunk and tail; losses leave it by themselves."""
+        kind = _TYPES[self.precision]
+        return torch.autocast(self.device.type, dtype=kind, enabled=kind is not None)  # type: ignore[return-value]
+
+    def scaler(self) -> torch.amp.GradScaler:
+        """Loss scaling; does nothing unless the precision is fp16."""
+        return torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
+
+    @property
+    def pins(self) -> bool:
+        """Whether host memory should be pinned for asynchronous copies."""
+        return self.device.type == "cuda"
+
+    def describe(self) -> str:
+        """Name for the record."""
+        if self.device.type == "cuda":
+            return f"cuda ({torch.cuda.get_device_name(self.device)})"
+        return self.device.type
+
+    def peak_memory(self) -> int:
+        """Largest memory in use so far, in bytes: on the device for CUDA, of the process otherwise."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        import resource
+        import sys
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+def choose_device(asked: str) -> torch.device:
+    """The device asked for, or the best one there is."""
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    if asked == "auto":
+        return torch.device("cuda" if cuda else "mps" if mps else "cpu")
+    if (asked == "cuda" and not cuda) or (asked == "mps" and not mps):
+        raise UsageError(f"--device {asked} was asked for, but torch finds no such device here; use auto or cpu.")
+    return torch.device(asked)

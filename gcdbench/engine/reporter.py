@@ -1,0 +1,55 @@
+"""What the engine tells whoever watches a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gcdbench.contracts import Progress
+
+if TYPE_CHECKING:
+    from gcdbench.engine.lane import Lane
+    from gcdbench.engine.workspace import Workspace
+
+
+class Reporter(Protocol):
+    """Told about everything that happens; must be quick."""
+
+    def started(self, workspace: Workspace, resumed_at: int) -> None:
+        """A run begins (or goes on at an epoch)."""
+
+    def step(self, t: Progress, lane: Lane) -> None:
+        """A step is done. Asking the lane for its means waits for the device, so do it rarely."""
+
+    def epoch(self, t: Progress, line: dict[str, Any]) -> None:
+        """An epoch is done; ``line`` is what goes into metrics.jsonl."""
+
+    def phase(self, name: str) -> None:
+        """Something else that takes time begins."""
+
+    def warn(self, message: str) -> None:
+        """Something a person should know."""
+
+    def finished(self) -> None:
+        """The run is over, well or badly."""
+
+
+class Silent:
+    """Shows nothing."""
+
+    def started(self, workspace: Workspace, resumed_at: int) -> None:
+        """Nothing."""
+
+    def step(self, t: Progress, lane: Lane) -> None:
+        """Nothing."""
+
+    def epoch(self, t: Progress, line: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def phase(self, name: str) -> None:
+        """Nothing."""
+
+    def warn(self, message: str) -> None:
+        """Nothing."""
+
+    def finished(self) -> None:
+        """Nothing."""

@@ -1,0 +1,135 @@
+"""What a user asks for, and how it becomes one resolved config per seed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gcdbench import registry
+from gcdbench.config import Layer, Resolved, flatten, read_toml, resolve
+from gcdbench.contracts import Dataset, Method
+from gcdbench.errors import PluginError, UsageError, unknown
+from gcdbench.presets import preset_layers, recipe_name
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """The arguments of `gcdbench run`. None means: not said."""
+
+    method: str | None = None
+    dataset: str | None = None
+    recipe: str | None = None
+    seeds: tuple[int, ...] | None = None
+    backbone: str | None = None
+    epochs: int | None = None
+    k: int | None = None
+    label_ratio: float | None = None
+    novel_ratio: float | None = None
+    precision: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """`section.key` to value, as with --set."""
+    config: Path | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will run: the plugin classes and one resolved config per seed."""
+
+    method: registry.Plugin
+    method_class: type[Method]
+    dataset_class: type[Dataset]
+    runs: tuple[Resolved, ...]
+
+
+_FLAGS = {
+    "backbone": "backbone.name",
+    "epochs": "train.epochs",
+    "k": "data.k",
+    "label_ratio": "data.label_ratio",
+    "novel_ratio": "data.novel_ratio",
+    "precision": "train.precision",
+}
+_RUN_KEYS = ("method", "dataset", "recipe", "seeds")
+
+
+def plan(request: RunRequest) -> Plan:
+    """Load the two plugins asked for and resolve the config of every seed."""
+    request, file_layer = _with_file(request)
+    if request.method is None or request.dataset is None:
+        absent = "--method" if request.method is None else "--dataset"
+        raise UsageError(f"{absent} is missing: give it on the command line or in [run] of the config file.")
+    plugin = registry.get("method", request.method)
+    method_class = plugin.load()
+    if not (isinstance(method_class, type) and issubclass(method_class, Method)):
+        raise PluginError(f"The plugin '{plugin.name}' is not a gcdbench.Method but {method_class!r}.")
+    dataset_class = registry.load("dataset", request.dataset)
+    dataset = registry.canonical("dataset", request.dataset)
+    recipe = recipe_name(plugin.name, method_class.recipes, request.recipe)
+    flags = {key: getattr(request, flag) for flag, key in _FLAGS.items() if getattr(request, flag) is not None}
+    general = [
+        _dataset_layer(dataset_class),
+        Layer(f"method {plugin.name}", {"backbone.train_from": method_class.traits.train_from}),
+    ]
+    chosen = [file_layer, Layer("--set", dict(request.settings)), Layer("command line", flags)]
+
+    def build(seed: int, backbone: str | None) -> Resolved:
+        presets = preset_layers(method_class, recipe, dataset, backbone)
+        middle = [] if backbone is None else _backbone_layer(backbone)
+        return resolve(
+            method=plugin.name,
+            dataset=dataset,
+            recipe=recipe,
+            seed=seed,
+            method_config=method_class.Config,
+            layers=[*general, *middle, *presets, *chosen],
+        )
+
+    seeds = request.seeds or (0,)
+    backbone = build(seeds[0], None).config.backbone.name
+    return Plan(plugin, method_class, dataset_class, tuple(build(seed, backbone) for seed in seeds))
+
+
+def _dataset_layer(dataset: type[Dataset]) -> Layer:
+    values: dict[str, Any] = {}
+    if dataset.views is not None:
+        values = {f"views.{k}": v for k, v in dataclasses.asdict(dataset.views).items()}
+    if dataset.backbone is not None:
+        values["backbone.name"] = dataset.backbone
+    return Layer(f"dataset {dataset.name}", values)
+
+
+def _backbone_layer(name: str) -> list[Layer]:
+    from gcdbench.backbone.load import describe, normalisation
+
+    numbers = normalisation(describe(name))
+    if numbers is None:
+        return []
+    return [Layer(f"backbone {name}", {"views.mean": numbers[0], "views.std": numbers[1]})]
+
+
+def _with_file(request: RunRequest) -> tuple[RunRequest, Layer]:
+    if request.config is None:
+        return request, Layer("config file", {})
+    source = f"config file {request.config}"
+    tree = read_toml(request.config)
+    run = tree.pop("run", {})
+    if not isinstance(run, Mapping):
+        raise UsageError(f"{source}: 'run' must be a section, [run].")
+    for key in run:
+        if key not in _RUN_KEYS:
+            raise unknown(f"key in [run] of {request.config} called", key, _RUN_KEYS)
+    changes: dict[str, Any] = {}
+    for key in ("method", "dataset", "recipe"):
+        if key in run and getattr(request, key) is None:
+            if not isinstance(run[key], str):
+                raise UsageError(f"{source}: run.{key} must be text, not {run[key]!r}.")
+            changes[key] = run[key]
+    if "seeds" in run and request.seeds is None:
+        seeds = run["seeds"] if isinstance(run["seeds"], list) else [run["seeds"]]
+        if not seeds or not all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in seeds):
+            raise UsageError(f"{source}: run.seeds must be a list of whole numbers like [0, 1, 2].")
+        changes["seeds"] = tuple(seeds)
+    return dataclasses.replace(request, **changes), Layer(source, flatten(tree, source))

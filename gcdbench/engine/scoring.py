@@ -1,0 +1,52 @@
+"""Predictions and their scores: the method answers first, then evaluators see the truth."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gcdbench.contracts import Method, Prediction, Truth
+from gcdbench.engine.faults import plugin_call
+from gcdbench.engine.seeding import fenced_rng
+from gcdbench.engine.workspace import Workspace
+from gcdbench.errors import PluginError
+
+
+def predict(space: Workspace, method: Method, rows: str) -> Prediction:
+    """The method's answer for the scored rows, checked."""
+    import torch
+
+    name = space.config.method
+    was_training = method.training
+    method.eval()
+    try:
+        with torch.no_grad(), fenced_rng(space.config.seed, "predict"), plugin_call(name, "predict"):
+            answer = method.predict(space.pool(rows, "predict"))
+    finally:
+        method.train(was_training)
+    expected = len(space.scored_rows(rows))
+    cluster = np.asarray(answer.cluster)
+    if cluster.shape != (expected,) or not np.issubdtype(cluster.dtype, np.integer):
+        raise PluginError(
+            f"The method '{name}' predicted an array of shape {cluster.shape} and type {cluster.dtype}; "
+            f"{expected} whole numbers were asked for."
+        )
+    if expected and cluster.min() < 0:
+        raise PluginError(f"The method '{name}' predicted a negative class.")
+    return answer
+
+
+def score(space: Workspace, prediction: Prediction, rows: str) -> dict[str, float]:
+    """The numbers of all evaluators; those that need a truth are left out where there is none."""
+    truth = space.truth(rows)
+    numbers: dict[str, float] = {}
+    for evaluator in space.evaluators:
+        if truth is None and evaluator.needs_truth:
+            continue
+        seen = truth
+        if seen is None:  # only quantities that ignore the targets are asked for
+            split = space.data.split
+            seen = Truth(np.full(len(prediction.cluster), -1), len(split.base), space.k)
+        numbers.update(evaluator(seen, prediction))
+    return {name: value for name, value in numbers.items() if not math.isnan(value)}

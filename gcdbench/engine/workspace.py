@@ -1,0 +1,261 @@
+"""Everything a run needs, built from its resolved config: data, split, backbone, method, protocol, run id."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from gcdbench import registry
+from gcdbench.backbone.load import BackboneInfo, load_backbone
+from gcdbench.backbone.vit import SplitViT
+from gcdbench.config import BackboneConfig, DataConfig, Resolved, RunConfig, run_id
+from gcdbench.contracts import Dataset, Evaluator, Index, IntArray, Method, Task, Truth
+from gcdbench.data.images import ResizedImages
+from gcdbench.data.sampler import BalancedSampler
+from gcdbench.data.splits import Split, index_hash, make_split, remap
+from gcdbench.engine.device import Compute
+from gcdbench.engine.faults import plugin_call
+from gcdbench.engine.pool import ImagePool
+from gcdbench.engine.request import Plan
+from gcdbench.engine.seeding import fenced_rng, generator
+from gcdbench.engine.tokens import TokenSource
+from gcdbench.errors import PluginError, UsageError
+from gcdbench.evaluation.selection import SelectionRule, selection_rule
+from gcdbench.protocol import Protocol
+
+
+@dataclass(frozen=True)
+class DataSide:
+    """A dataset with its split, and the true targets that only evaluators see."""
+
+    dataset: Dataset
+    index: Index
+    split: Split
+    test: Index | None
+    """Index of the test part, if the run looks at it."""
+
+    def hash(self) -> str:
+        """Hash of every index the run looks at."""
+        hashes = [index_hash(self.index)] + ([index_hash(self.test)] if self.test is not None else [])
+        return "+".join(hashes)
+
+    def test_target(self) -> IntArray:
+        """True targets of the test rows."""
+        from gcdbench.contracts import ClassSplit
+
+        assert self.test is not None
+        return remap(self.test.labels, ClassSplit(self.split.base, self.split.novel))
+
+
+def open_data(
+    dataset_class: type[Dataset], root: Path, config: DataConfig, with_test: bool = False
+) -> DataSide:
+    """Read index and split; images are not opened."""
+    dataset = dataset_class(root)
+    index = dataset.index("train")
+    return DataSide(
+        dataset, index, make_split(dataset, index, config), dataset.index("test") if with_test else None
+    )
+
+
+class Cache:
+    """Data and backbone shared by the seeds of one request."""
+
+    def __init__(self) -> None:
+        self._data: dict[tuple[type, Path, DataConfig, bool], DataSide] = {}
+        self._backbone: dict[tuple[BackboneConfig, int, int], tuple[SplitViT, BackboneInfo]] = {}
+
+    def data(self, dataset: type[Dataset], root: Path, config: DataConfig, with_test: bool) -> DataSide:
+        """The opened dataset."""
+        key = (dataset, root, config, with_test)
+        if key not in self._data:
+            self._data[key] = open_data(dataset, root, config, with_test)
+            for part in ("train", "test") if with_test else ("train",):
+                check = getattr(self._data[key].dataset, "require_files", None)
+                if check is not None:
+                    check(part)
+        return self._data[key]
+
+    def backbone(self, config: BackboneConfig, image_size: int, seed: int) -> tuple[SplitViT, BackboneInfo]:
+        """The loaded backbone; random weights depend on the seed, others do not."""
+        key = (config, image_size, seed if config.weights == "random" else 0)
+        if key not in self._backbone:
+            self._backbone[key] = load_backbone(config, image_size, key[2])
+        return self._backbone[key]
+
+
+@dataclass
+class Workspace:
+    """One run, ready to be trained."""
+
+    plan: Plan
+    resolved: Resolved
+    data: DataSide
+    backbone: SplitViT
+    backbone_info: BackboneInfo
+    compute: Compute
+    source: TokenSource
+    sampler: BalancedSampler
+    evaluators: list[Evaluator]
+    warnings: list[str] = field(default_factory=list)
+    timings: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def config(self) -> RunConfig:
+        """The resolved config."""
+        return self.resolved.config
+
+    @property
+    def rule(self) -> SelectionRule:
+        """Which epoch counts."""
+        return selection_rule(self.config.eval.selection)
+
+    @property
+    def k(self) -> int:
+        """Number of classes the method is told."""
+        return self.config.data.k or self.data.split.num_classes
+
+    @cached_property
+    def run_id(self) -> str:
+        """Hash of config, data and weights."""
+        return run_id(
+            self.config,
+            index=self.data.hash(),
+            split=self.data.split.hash(),
+            weights=self.backbone_info.weights_hash,
+        )
+
+    @cached_property
+    def protocol(self) -> Protocol:
+        """What makes this run's numbers comparable."""
+        return Protocol(
+            dataset=self.config.dataset,
+            index_hash=self.data.hash(),
+            split_hash=self.data.split.hash(),
+            scored_rows=self.config.eval.rows,
+            evaluators={e.name: e.version for e in self.evaluators if e.headline},
+            k=self.k,
+            k_source="true" if self.config.data.k is None else "given",
+            selection=self.config.eval.selection,
+            reads=self.plan.method_class.traits.reads,
+        )
+
+    def scored_rows(self, rows: str) -> IntArray:
+        """Row numbers that are scored."""
+        if rows == "unlabelled":
+            return self.data.split.unlabelled
+        assert self.data.test is not None
+        return np.arange(len(self.data.test), dtype=np.int64)
+
+    def truth(self, rows: str) -> Truth | None:
+        """True classes of the scored rows; None where nobody knows them."""
+        split = self.data.split
+        target = split.target[split.unlabelled] if rows == "unlabelled" else self.data.test_target()
+        if (target < 0).any():
+            return None
+        return Truth(target, len(split.base), split.num_classes)
+
+    def method(self) -> Method:
+        """A fresh method with its initial weights, on the device."""
+        config = self.config
+        task = Task(
+            num_base=len(self.data.split.base),
+            num_classes=self.k,
+            backbone=self.backbone,
+            train=config.train,
+            steps_per_epoch=self.sampler.steps,
+            generator=generator(config.seed, "init"),
+        )
+        with fenced_rng(config.seed, "init", "ambient"), plugin_call(config.method, "__init__"):
+            return self.plan.method_class(config.method_config, task).to(self.compute.device)
+
+    def pool(self, rows: str, *random_names: str | int) -> ImagePool:
+        """The training pool, whose queries are the rows to be predicted."""
+        split, size = self.data.split, self.config.eval.batch_size
+        labelled = np.zeros(len(split.target), dtype=bool)
+        labelled[split.labelled] = True
+        scored = self.scored_rows(rows)
+        hidden = np.full(len(scored), -1, dtype=np.int64)
+        nothing = np.zeros(len(scored), dtype=bool)
+        part = "train" if rows == "unlabelled" else "test"
+        queries = ImagePool(self.source, part, scored, hidden, nothing, size)
+        everything = np.arange(len(split.target), dtype=np.int64)
+        random = generator(self.config.seed, "pool", *random_names)
+        return ImagePool(
+            self.source, "train", everything, split.target, labelled, size, queries=queries, random=random
+        )
+
+
+def prepare(
+    plan: Plan,
+    resolved: Resolved,
+    compute: Compute,
+    root: Path,
+    workers: int | None = None,
+    cache: Cache | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> Workspace:
+    """Build a run's workspace, checking whatever can be checked before training."""
+    started = time.monotonic()
+    cache = cache or Cache()
+    config = resolved.config
+    rule = selection_rule(config.eval.selection)
+    with_test = config.eval.rows == "test" or (rule.metric is not None and rule.rows == "test")
+    data = cache.data(plan.dataset_class, root, config.data, with_test)
+    warnings = _check(plan, config, data)
+    backbone, info = cache.backbone(config.backbone, config.views.crop, config.seed)
+    backbone.to(compute.device)
+    images = {
+        p: ResizedImages(data.dataset, p, config.views.resize)
+        for p in (("train", "test") if with_test else ("train",))
+    }
+    source = TokenSource(backbone.trunk, images, config.views, compute, config.train.micro_batch, workers)
+    sampler = BalancedSampler(data.split, config.train.batch_size)
+    evaluators, broken = load_evaluators()
+    warnings += broken
+    for message in warnings if warn else ():
+        warn(message)  # type: ignore[misc]
+    space = Workspace(
+        plan, resolved, data, backbone, info, compute, source, sampler, evaluators, warnings=warnings
+    )
+    space.timings["prepare"] = time.monotonic() - started
+    return space
+
+
+def _check(plan: Plan, config: RunConfig, data: DataSide) -> list[str]:
+    split, name = data.split, data.dataset.name
+    if config.data.k is None and not split.complete and plan.method_class.traits.needs_k:
+        raise UsageError(
+            f"Some images of '{name}' have no known class, so the number of classes is not known: "
+            f"say how many classes to look for with --k N (at least {len(split.base)})."
+        )
+    if config.data.k is not None and config.data.k < len(split.base):
+        raise UsageError(f"--k is {config.data.k}, but there are {len(split.base)} base classes already.")
+    warnings = []
+    wanted = data.dataset.expected.train if data.dataset.expected else None
+    if wanted is not None and wanted != len(data.index):
+        warnings.append(
+            f"{data.dataset.title} has {len(data.index):,} training rows instead of {wanted:,}: "
+            "these numbers will not compare with published ones."
+        )
+    rule = selection_rule(config.eval.selection)
+    if rule.oracle:
+        warnings.append(f"The selection rule '{rule.name}' looks at hidden labels; its numbers are an oracle's.")
+    return warnings
+
+
+def load_evaluators() -> tuple[list[Evaluator], list[str]]:
+    """Every evaluator that can be imported, and a sentence for each that cannot."""
+    loaded: list[Evaluator] = []
+    broken: list[str] = []
+    for plugin in registry.plugins("evaluator"):
+        try:
+            loaded.append(plugin.load()())
+        except PluginError as fault:
+            broken.append(str(fault))
+    return loaded, broken

@@ -1,0 +1,1 @@
+"""From truth and prediction to numbers. Nothing here needs torch."""
