@@ -179,6 +179,8 @@ class Resolved:
 
     config: RunConfig
     sources: Mapping[str, str] = field(default_factory=dict)
+    presets: tuple[str, ...] = ()
+    """Presets that were laid over the defaults, with where they were published."""
 
 
 def resolve(
@@ -189,6 +191,7 @@ def resolve(
     seed: int,
     method_config: type,
     layers: Iterable[Layer],
+    presets: Iterable[str] = (),
 ) -> Resolved:
     """Lay the layers over the dataclass defaults, strictly."""
     classes = {**SECTIONS, "method": method_config}
@@ -208,7 +211,7 @@ def resolve(
     config = RunConfig(
         method=method, dataset=dataset, recipe=recipe, seed=seed, method_config=plugin, **built
     )
-    return Resolved(config, sources)
+    return Resolved(config, sources, tuple(presets))
 
 
 def run_id(config: RunConfig, **facts: str) -> str:
@@ -314,7 +317,10 @@ def _unknown_key(key: str, known: set[str], source: str) -> UsageError:
     close = nearest(key, known)
     section = key.split(".")[0]
     siblings = sorted(k for k in known if k.startswith(section + "."))
-    hint = f" Did you mean '{close}'?" if close else ""
-    listing = f" Keys of [{section}]: {', '.join(siblings)}." if siblings else ""
-    sections = "" if siblings else f" Sections: {', '.join(sorted({k.split('.')[0] for k in known}))}."
-    return UsageError(f"{source}: there is no key '{key}'.{hint}{listing}{sections}")
+    if close:
+        rest = f"Did you mean '{close}'? `--dry-run` lists all keys."
+    elif siblings:
+        rest = f"Keys of [{section}]: {', '.join(siblings)}."
+    else:
+        rest = f"Sections: {', '.join(sorted({k.split('.')[0] for k in known}))}."
+    return UsageError(f"{source}: there is no key '{key}'. {rest}")

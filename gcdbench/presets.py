@@ -1,8 +1,8 @@
 """Presets: the values a method's recipe prescribes, per dataset and backbone, from TOML files of the plugin.
 
 `presets/<recipe>.toml` beside the method's module holds `[default]` and any number of `[dataset.NAME]` and
-`[dataset.NAME.backbone.NAME]` tables. Each may have sub-tables named like config sections (`train`, `method`,
-...) and a `source`: where the values were published, or that they are ours.
+`[dataset.NAME.on.BACKBONE]` tables. Each may have sub-tables named like config sections (`train`, `method`, ...)
+and a `source`: where the values were published, or that they are ours.
 """
 
 from __future__ import annotations
@@ -33,12 +33,9 @@ def preset_layers(method_class: type, recipe: str, dataset: str, backbone: str |
     """
     tree = read_preset(method_class, recipe)
     special = tree.get("dataset", {}).get(dataset, {})
-    tables = [("default", tree.get("default", {}))]
+    tables = [("default", tree.get("default", {})), (dataset, special)]
     if backbone is not None:
-        tables.append((f"default/{backbone}", tree.get("default", {}).get("backbone", {}).get(backbone, {})))
-    tables.append((dataset, special))
-    if backbone is not None:
-        tables.append((f"{dataset}/{backbone}", special.get("backbone", {}).get(backbone, {})))
+        tables.append((f"{dataset} on {backbone}", special.get("on", {}).get(backbone, {})))
     return [_layer(recipe, name, table) for name, table in tables if table]
 
 
@@ -59,8 +56,4 @@ def read_preset(method_class: type, recipe: str) -> dict[str, Any]:
 
 def _layer(recipe: str, name: str, table: Mapping[str, Any]) -> Layer:
     source = f"preset {recipe}/{name}" + (f" ({table['source']})" if "source" in table else "")
-    sections = {k: v for k, v in table.items() if k not in ("source", "backbone_name", "backbone")}
-    values = flatten(sections, source)
-    if "backbone_name" in table:
-        values["backbone.name"] = table["backbone_name"]
-    return Layer(source, values)
+    return Layer(source, flatten({k: v for k, v in table.items() if k not in ("source", "on")}, source))

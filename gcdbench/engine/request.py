@@ -85,6 +85,7 @@ def plan(request: RunRequest) -> Plan:
             seed=seed,
             method_config=method_class.Config,
             layers=[*general, *middle, *presets, *chosen],
+            presets=[layer.source for layer in presets],
         )
 
     seeds = request.seeds or (0,)

@@ -19,6 +19,7 @@ from gcdbench.engine.reporter import Reporter, Silent
 from gcdbench.engine.request import Plan, RunRequest, plan
 from gcdbench.engine.scoring import predict, score
 from gcdbench.engine.workspace import Cache, Workspace, prepare
+from gcdbench.files import write_json
 from gcdbench.results.record import SCHEMA, Record, read_record, versions
 from gcdbench.results.rundir import RunDirectory
 
@@ -126,8 +127,6 @@ def _execute(space: Workspace, folder: RunDirectory, reporter: Reporter) -> Reco
     metrics = score(space, prediction, rows)
     space.timings["evaluate"] = time.monotonic() - started
     record = make_record(space, folder, method, metrics, selected)
-    from gcdbench.files import write_json
-
     write_json(folder.record_file, record.as_dict())
     folder.log("finished")
     return record
@@ -178,6 +177,7 @@ def make_record(
         selected={"rule": config.eval.selection, "stage": stage, "epoch": epoch},
         config=config.as_dict(),
         sources=dict(space.resolved.sources),
+        presets=list(space.resolved.presets),
         protocol=space.protocol.as_dict(),
         fingerprint=space.protocol.fingerprint(),
         backbone=asdict(space.backbone_info),

@@ -34,6 +34,8 @@ class Record:
     config: dict[str, Any]
     sources: dict[str, str]
     """Where each config value came from."""
+    presets: list[str]
+    """Presets that were used, with where they were published."""
     protocol: dict[str, Any]
     fingerprint: str
     backbone: dict[str, Any]

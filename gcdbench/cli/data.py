@@ -1,0 +1,169 @@
+"""`gcdbench data layout|verify|fetch|split`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gcdbench.cli.options import data_root_option
+from gcdbench.cli.output import err, json_option, out, print_json, print_table
+from gcdbench.errors import DataError
+
+if TYPE_CHECKING:
+    from gcdbench.contracts import Dataset
+
+
+@click.group("data")
+def data_group() -> None:
+    """Datasets on disk: what they look like, whether they are complete, how to get them, how they are split."""
+
+
+def _open(name: str, root: Path | None) -> Dataset:
+    from gcdbench import registry
+    from gcdbench.data.locate import data_root
+
+    dataset: Dataset = registry.load("dataset", name)(data_root(root))
+    return dataset
+
+
+@data_group.command("layout")
+@click.argument("dataset")
+@data_root_option
+@json_option
+def layout_command(dataset: str, data_root: Path | None, as_json: bool) -> None:
+    """Show the files a dataset needs below the data root."""
+    opened = _open(dataset, data_root)
+    if as_json:
+        print_json({"dataset": opened.name, "root": str(opened.root), "layout": opened.layout})
+        return
+    click.echo(f"{opened.title}, below {opened.root}:\n{opened.layout}")
+
+
+@data_group.command("verify")
+@click.argument("dataset")
+@data_root_option
+@click.option("--sample", type=click.IntRange(1), help="Open only about so many images of each part.")
+@json_option
+def verify_command(dataset: str, data_root: Path | None, sample: int | None, as_json: bool) -> None:
+    """Check counts and whether every image can be read; exit code 4 if something is wrong."""
+    from rich.progress import Progress
+
+    from gcdbench.data.verify import verify
+
+    opened = _open(dataset, data_root)
+    with Progress(console=err(), transient=True) as bar:
+        tasks: dict[str, object] = {}
+
+        def tick(part: str, done: int, total: int) -> None:
+            if part not in tasks:
+                tasks[part] = bar.add_task(f"reading {part} images", total=total)
+            bar.update(tasks[part], completed=done)  # type: ignore[arg-type]
+
+        result = verify(opened, sample, tick)
+    if as_json:
+        print_json(
+            {
+                "dataset": result.dataset,
+                "root": result.root,
+                "ok": result.ok,
+                "parts": result.parts,
+                "problems": result.problems,
+                "notes": result.notes,
+            }
+        )
+    else:
+        rows = [
+            [
+                part,
+                f"{facts['rows']:,}",
+                "-" if facts["expected_rows"] is None else f"{facts['expected_rows']:,}",
+                str(facts["classes"]),
+                "-" if facts["expected_classes"] is None else str(facts["expected_classes"]),
+                f"{facts['images_read']:,}",
+            ]
+            for part, facts in result.parts.items()
+        ]
+        columns = ["Part", "Rows", "Expected", "Classes", "Expected", "Images read"]
+        print_table(f"{opened.title} below {opened.root}", columns, rows)
+        for kind, sentences in (("Problem", result.problems), ("Note", result.notes)):
+            for sentence in sentences:
+                out().print(f"{kind}: {sentence}", markup=False, soft_wrap=True)
+    if not result.ok:
+        raise DataError(f"{opened.title} has {len(result.problems)} problem(s); they are listed above.")
+
+
+@data_group.command("fetch")
+@click.argument("dataset")
+@data_root_option
+@click.option("--keep-archive", is_flag=True, help="Do not delete the archive after unpacking.")
+def fetch_command(dataset: str, data_root: Path | None, keep_archive: bool) -> None:
+    """Download a dataset, or say how to get it by hand where no stable public source exists."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    from gcdbench.data.fetch import download, unpack
+
+    opened = _open(dataset, data_root)
+    if not opened.archives:
+        if not opened.steps:
+            click.echo(f"{opened.title} needs no download.")
+            return
+        click.echo(f"{opened.title} cannot be downloaded automatically. Do this:")
+        for number, step in enumerate(opened.steps, 1):
+            click.echo(f"{number}. {step.replace('<data root>', str(opened.root))}")
+        return
+    for archive in opened.archives:
+        columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=err(), transient=True) as bar:
+            task = bar.add_task(archive.filename)
+            path = download(
+                archive, opened.root, lambda done, total: bar.update(task, completed=done, total=total)
+            )
+        click.echo(f"Unpacking {path} ...", err=True)
+        unpack(path, opened.root)
+        if not keep_archive:
+            path.unlink()
+    rows = len(opened.index("train"))
+    click.echo(f"{opened.title} is ready below {opened.root}: {rows:,} training rows.")
+
+
+@data_group.command("split")
+@click.argument("dataset")
+@data_root_option
+@click.option("--label-ratio", type=float, default=0.5, show_default=True, help="Share of labelled base images.")
+@click.option("--novel-ratio", type=float, help="Share of novel classes.")
+@json_option
+def split_command(
+    dataset: str, data_root: Path | None, label_ratio: float, novel_ratio: float | None, as_json: bool
+) -> None:
+    """Show the exact split: classes in order, labelled and unlabelled rows. Opens no image."""
+    from gcdbench.config import DataConfig
+    from gcdbench.data.splits import make_split
+
+    config = DataConfig(label_ratio=label_ratio, novel_ratio=novel_ratio)
+    opened = _open(dataset, data_root)
+    split = make_split(opened, opened.index("train"), config)
+    if as_json:
+        print_json(
+            {
+                "dataset": opened.name,
+                "base": list(split.base),
+                "novel": list(split.novel),
+                "labelled": split.labelled.tolist(),
+                "unlabelled": split.unlabelled.tolist(),
+            }
+        )
+        return
+    rows = [
+        ["base", str(len(split.base)), _some(split.base)],
+        ["novel", str(len(split.novel)), _some(split.novel)],
+        ["labelled", f"{len(split.labelled):,}", _some(split.labelled.tolist())],
+        ["unlabelled", f"{len(split.unlabelled):,}", _some(split.unlabelled.tolist())],
+    ]
+    print_table(f"{opened.title}, split {split.hash()}", ["What", "How many", "Which"], rows)
+
+
+def _some(values: tuple[int, ...] | list[int]) -> str:
+    shown = ", ".join(map(str, values[:8]))
+    return shown + (", ..." if len(values) > 8 else "")

@@ -1,0 +1,109 @@
+"""Live progress on standard error: a bar in a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
+
+from gcdbench.cli.output import err
+from gcdbench.contracts import Progress as Where
+from gcdbench.engine.lane import Lane
+from gcdbench.engine.workspace import Workspace
+
+REFRESH = 0.5
+"""Seconds between looks at the losses; each look waits for the device."""
+QUIET = 10.0
+"""Seconds between lines where there is no terminal."""
+
+
+class Display:
+    """A Reporter that shows epoch, step, loss terms, rate and time left."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or err()
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[where]}"),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+        )
+        self.terms = Text("")
+        self.live: Live | None = None
+        self.task: Any = None
+        self.last = 0.0
+        self.marks: tuple[float, int] = (0.0, 0)
+
+    def __enter__(self) -> Display:
+        if self.console.is_terminal:
+            self.live = Live(Group(self.bar, self.terms), console=self.console, transient=True)
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+    def started(self, workspace: Workspace, resumed_at: int) -> None:
+        """A new bar."""
+        config = workspace.config
+        name = f"{config.method} on {config.dataset}, seed {config.seed}"
+        if resumed_at:
+            self.console.print(f"{name}: going on after epoch {resumed_at}", markup=False)
+        elif self.live is None:
+            self.console.print(f"{name}: training {config.train.epochs} epochs", markup=False)
+        self._drop()
+        self.task = self.bar.add_task(name, total=None, where="", rate="")
+        self.marks = (time.monotonic(), -1)
+        self.last = time.monotonic()
+
+    def step(self, t: Where, lane: Lane) -> None:
+        """Refresh now and then."""
+        now = time.monotonic()
+        done = t.epoch * t.steps_per_epoch + t.step + 1
+        if self.marks[1] < 0:
+            self.marks = (now, done)
+        if now - self.last < (REFRESH if self.live else QUIET):
+            return
+        self.last = now
+        since, first = self.marks
+        rate = (done - first) / (now - since) if now > since else 0.0
+        total = t.epochs * t.steps_per_epoch
+        where = f"epoch {t.epoch + 1}/{t.epochs} step {t.step + 1}/{t.steps_per_epoch}"
+        terms = "  ".join(f"{name} {value:.3f}" for name, value in lane.means().items())
+        if self.live is None:
+            left = (total - done) / rate if rate else 0.0
+            self.console.print(f"  {where}  {terms}  {rate:.1f} steps/s  {left:.0f} s left", markup=False)
+        elif self.task is not None:
+            self.bar.update(self.task, completed=done, total=total, where=where, rate=f"{rate:.1f} steps/s")
+            self.terms.plain = "  " + terms
+
+    def epoch(self, t: Where, line: dict[str, Any]) -> None:
+        """Nothing more than the steps already show."""
+
+    def phase(self, name: str) -> None:
+        """What else is going on."""
+        self.terms.plain = f"  {name} ..."
+
+    def warn(self, message: str) -> None:
+        """A sentence above the bar."""
+        self.console.print(f"Note: {message}", markup=False)
+
+    def finished(self) -> None:
+        """Remove the bar."""
+        self._drop()
+        self.terms.plain = ""
+
+    def _drop(self) -> None:
+        if self.task is not None:
+            self.bar.remove_task(self.task)
+            self.task = None

@@ -1,0 +1,63 @@
+"""`gcdbench show`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from gcdbench.cli.options import runs_option
+from gcdbench.cli.output import json_option, out, print_json, print_table
+from gcdbench.errors import UsageError
+from gcdbench.results.find import find_run
+from gcdbench.results.record import Record, read_record
+
+
+@click.command("show")
+@click.argument("run")
+@runs_option
+@json_option
+def show_command(run: str, runs: Path, as_json: bool) -> None:
+    """Show a run: RUN is its directory, its id or the beginning of its id."""
+    folder = find_run(run, runs)
+    if not (folder / "record.json").is_file():
+        epochs = 0
+        metrics = folder / "metrics.jsonl"
+        if metrics.is_file():
+            epochs = len([line for line in metrics.read_text(encoding="utf-8").splitlines() if line])
+        planned = json.loads((folder / "config.json").read_text(encoding="utf-8"))["train"]["epochs"]
+        raise UsageError(
+            f"The run in {folder} is unfinished: {epochs} of {planned} epochs are done. "
+            "Give its `gcdbench run` command again to go on."
+        )
+    record = read_record(folder / "record.json")
+    if as_json:
+        print_json(record.as_dict())
+    else:
+        _print(record)
+
+
+def _print(record: Record) -> None:
+    facts = {
+        "Directory": record.dir,
+        "Backbone": f"{record.backbone['name']} ({record.backbone['architecture']}), "
+        f"weights {record.backbone['weights_hash']}",
+        "Rows": f"{record.data['labelled']:,} labelled, {record.data['unlabelled']:,} unlabelled",
+        "Classes": f"{record.data['base_classes']} base, {record.data['novel_classes']} novel, K = {record.protocol['k']}",
+        "Scored": f"{record.data['scored']:,} {record.protocol['scored_rows']} rows, epoch {record.selected['epoch']} "
+        f"(rule: {record.selected['rule']})",
+        "Fingerprint": record.fingerprint,
+        "Parameters": f"{record.parameters['trained']:,} trained of {record.parameters['total']:,}",
+        "Device": f"{record.device}, {record.config['train']['precision']}, "
+        f"peak memory {record.peak_memory / 2**20:,.0f} MiB",
+        "Time": ", ".join(f"{name} {seconds:.1f} s" for name, seconds in record.timings.items()),
+    }
+    title = f"{record.method} ({record.recipe}) on {record.dataset}, seed {record.seed}, run {record.run_id}"
+    print_table(title, ["What", "Value"], [[k, v] for k, v in facts.items()])
+    print_table("Metrics", ["Metric", "Value"], [[k, f"{v:.2f}"] for k, v in sorted(record.metrics.items())])
+    flat = {f"{s}.{k}": v for s, values in record.config.items() for k, v in values.items()}
+    changed = [[k, str(flat[k]), source] for k, source in record.sources.items() if source != "default"]
+    print_table("Config that is not default", ["Key", "Value", "From"], changed)
+    for warning in record.warnings:
+        out().print(f"Note: {warning}", markup=False, soft_wrap=True)

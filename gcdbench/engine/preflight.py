@@ -1,0 +1,83 @@
+"""What a run would do: counts, sizes and a time estimate from two real steps."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from gcdbench.contracts import Progress
+from gcdbench.engine.lane import Lane
+from gcdbench.engine.loop import batches, epoch_plans
+from gcdbench.engine.run import directory
+from gcdbench.engine.seeding import fenced_rng, generator
+from gcdbench.engine.workspace import Workspace
+
+STEPS = 2
+
+
+def seconds_per_step(space: Workspace) -> float:
+    """Time of the faster of two steps with a throw-away method; what fails in a step fails here."""
+    method = space.method()
+    stages = method.stages()
+    if not stages:
+        return 0.0
+    lane = Lane(space.config.method, method, space.compute)
+    lane.start_stage(stages[0])
+    best = float("inf")
+    random = generator(space.config.seed, "preflight", device=space.compute.device)
+    with fenced_rng(space.config.seed, "preflight"):
+        plans = epoch_plans(space, stages[0], 0)[:STEPS]
+        started = time.monotonic()
+        for step, batch in enumerate(batches(space, plans)):
+            t = Progress(stages[0].name, 0, stages[0].epochs, step, space.sampler.steps, random)
+            if step == 0:
+                lane.start_epoch(t)
+            lane.step(batch, t)
+            lane.means()
+            now = time.monotonic()
+            best, started = min(best, now - started), now
+    return best
+
+
+def describe_plan(space: Workspace, runs: Path) -> dict[str, Any]:
+    """The plan of one run as plain data."""
+    config, split = space.config, space.data.split
+    folder = directory(space, runs)
+    if folder.finished:
+        status = "finished, would be shown"
+    else:
+        status = "unfinished, would be continued" if folder.epochs() else "new"
+    method = space.method()
+    steps = space.sampler.steps
+    epochs = sum(stage.epochs for stage in method.stages())
+    per_step = seconds_per_step(space)
+    trunk = sum(p.numel() for p in space.backbone.trunk.parameters())
+    return {
+        "method": config.method,
+        "recipe": config.recipe,
+        "dataset": config.dataset,
+        "seed": config.seed,
+        "run_id": space.run_id,
+        "dir": str(folder.path),
+        "status": status,
+        "fingerprint": space.protocol.fingerprint(),
+        "labelled_rows": len(split.labelled),
+        "unlabelled_rows": len(split.unlabelled),
+        "base_classes": len(split.base),
+        "novel_classes": len(split.novel),
+        "k": space.k,
+        "scored_rows": len(space.scored_rows(config.eval.rows)),
+        "backbone": space.backbone_info.architecture,
+        "weights_hash": space.backbone_info.weights_hash,
+        "trained_parameters": sum(p.numel() for _, p in method.trained_parameters()),
+        "total_parameters": trunk + sum(p.numel() for p in method.parameters()),
+        "epochs": epochs,
+        "steps_per_epoch": steps,
+        "seconds_per_step": round(per_step, 4),
+        "estimated_training_seconds": round(per_step * steps * epochs, 1),
+        "device": space.compute.describe(),
+        "presets": list(space.resolved.presets),
+        "config": config.as_dict(),
+        "sources": dict(space.resolved.sources),
+    }

@@ -1,0 +1,57 @@
+"""Scores of predictions that another program wrote."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gcdbench.contracts import IntArray
+from gcdbench.errors import DataError, UsageError
+from gcdbench.evaluation import cluster_accuracy
+from gcdbench.evaluation.information import ari, nmi
+
+
+def read_labels(path: Path) -> tuple[IntArray, IntArray, int]:
+    """`y_true`, `y_pred` and `num_base` of an .npz file, checked."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            missing = [n for n in ("y_true", "y_pred", "num_base") if n not in archive.files]
+            if missing:
+                raise UsageError(f"{path} has no array '{missing[0]}'; it needs y_true, y_pred and num_base.")
+            y_true, y_pred = (_labels(archive[n], n, path) for n in ("y_true", "y_pred"))
+            num_base = np.asarray(archive["num_base"])
+    except FileNotFoundError as fault:
+        raise DataError(f"The file {path} does not exist.") from fault
+    except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as fault:
+        raise DataError(f"The file {path} is not an .npz file of plain arrays: {fault}.") from fault
+    if num_base.size != 1 or not np.issubdtype(num_base.dtype, np.integer):
+        raise UsageError(f"num_base in {path} must be one whole number.")
+    if y_true.shape != y_pred.shape:
+        raise UsageError(f"{path}: y_true has {len(y_true)} rows and y_pred {len(y_pred)}; they must agree.")
+    if not len(y_true):
+        raise UsageError(f"{path} has no rows.")
+    return y_true, y_pred, int(num_base.reshape(()))
+
+
+def _labels(values: np.ndarray, name: str, path: Path) -> IntArray:
+    if values.ndim != 1 or not np.issubdtype(values.dtype, np.integer):
+        raise UsageError(f"{name} in {path} must be a list of whole numbers, not {values.dtype} {values.shape}.")
+    if len(values) and values.min() < 0:
+        raise UsageError(f"{name} in {path} has a negative label.")
+    if len(values) and values.max() > 10 * len(values) + 1000:
+        raise UsageError(f"{name} in {path} has the label {values.max()}; number classes and clusters from 0.")
+    return values.astype(np.int64)
+
+
+def score_file(path: Path) -> dict[str, Any]:
+    """All scores as fractions; None where there is nothing to count."""
+    y_true, y_pred, num_base = read_labels(path)
+    result: dict[str, Any] = {}
+    for name in ("v1", "v2", "v2b"):
+        triple = getattr(cluster_accuracy, name)(y_true, y_pred, num_base)
+        result[name] = {k: None if math.isnan(v) else v for k, v in triple._asdict().items()}
+    return {**result, "nmi": nmi(y_true, y_pred), "ari": ari(y_true, y_pred)}

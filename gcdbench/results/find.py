@@ -1,0 +1,29 @@
+"""Finding run directories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from gcdbench.errors import UsageError, nearest
+
+
+def run_folders(runs: Path) -> Iterator[Path]:
+    """Every run directory below ``runs``, finished or not."""
+    return (path.parent for path in sorted(runs.glob("*/*/*/config.json")))
+
+
+def find_run(name: str, runs: Path) -> Path:
+    """The run directory of a path, an id or the beginning of an id."""
+    path = Path(name)
+    if (path / "config.json").is_file():
+        return path
+    folders = list(run_folders(runs))
+    hits = [folder for folder in folders if folder.name.startswith(name)] if name else []
+    if len(hits) == 1:
+        return hits[0]
+    if len(hits) > 1:
+        raise UsageError(f"'{name}' fits {len(hits)} runs in {runs}; give more of the id.")
+    close = nearest(name, [folder.name for folder in folders])
+    hint = f" Did you mean '{close}'?" if close else ""
+    raise UsageError(f"There is no run '{name}' in {runs} ({len(folders)} runs there).{hint}")

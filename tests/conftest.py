@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import os
+
+# Tests compare bits; the number of threads must not vary with the machine's load.
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """Folder of recorded numbers."""
+    return GOLDEN
+
+
+@dataclass
+class Answer:
+    code: int
+    stdout: str
+    stderr: str
+
+    def json(self) -> Any:
+        return json.loads(self.stdout)
+
+
+@pytest.fixture
+def gcdbench(tmp_path: Path) -> Callable[..., Answer]:
+    """The real command in a process of its own, in an empty folder."""
+
+    def call(*arguments: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> Answer:
+        clean = {k: v for k, v in os.environ.items() if k != "GCDBENCH_DATA"}
+        done = subprocess.run(
+            [sys.executable, "-m", "gcdbench", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            cwd=cwd or tmp_path,
+            env={**clean, "COLUMNS": "200", **(env or {})},
+        )
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    return call
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+    """The command line in this process: quick, for the many small cases."""
+    from gcdbench.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GCDBENCH_DATA", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments: str | Path) -> Answer:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main(list(map(str, arguments)))
+        text = capsys.readouterr()
+        code = stop.value.code
+        return Answer(code if isinstance(code, int) else 0, text.out, text.err)
+
+    return call
