@@ -208,9 +208,7 @@ def resolve(
             sources[key] = layer.source
     built = {section: cls(**values[section]) for section, cls in classes.items()}
     plugin = built.pop("method")
-    config = RunConfig(
-        method=method, dataset=dataset, recipe=recipe, seed=seed, method_config=plugin, **built
-    )
+    config = RunConfig(method=method, dataset=dataset, recipe=recipe, seed=seed, method_config=plugin, **built)
     return Resolved(config, sources, tuple(presets))
 
 
@@ -272,9 +270,8 @@ def coerce(value: Any, hint: Any, key: str, source: str) -> Any:
         raise UsageError(f"{source}: {key} cannot be '{value}'.{hint_text} Possible: {listing}.")
     if origin in (Union, types.UnionType):
         options = get_args(hint)
-        if value is None or (isinstance(value, str) and value.lower() == "none"):
-            if type(None) in options:
-                return None
+        if type(None) in options and (value is None or str(value).lower() == "none"):
+            return None
         for option in options:
             if option is not type(None):
                 try:

@@ -314,9 +314,7 @@ class Method(nn.Module, abc.ABC):
         return None
 
     @classmethod
-    def reference_config(
-        cls, settings: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
-    ) -> dict[str, Any]:
+    def reference_config(cls, settings: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
         """Config values that correspond to a recorded reference trajectory (`gcdbench check`).
 
         ``settings`` is what the recording says of itself, ``shapes`` the shape of each recorded tensor.

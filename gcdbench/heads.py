@@ -26,9 +26,7 @@ class CosineClassifier(nn.Module):
 class Projector(nn.Sequential):
     """The three-layer MLP in front of a contrastive loss."""
 
-    def __init__(
-        self, dim: int, hidden: int = 2048, out: int = 256, generator: torch.Generator | None = None
-    ) -> None:
+    def __init__(self, dim: int, hidden: int = 2048, out: int = 256, generator: torch.Generator | None = None) -> None:
         super().__init__(
             nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, out)
         )

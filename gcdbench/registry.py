@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -59,11 +59,11 @@ def plugins(kind: str) -> list[Plugin]:
     return list(_scan(kind).values())
 
 
-@lru_cache(maxsize=None)
+@cache
 def _scan(kind: str) -> dict[str, Plugin]:
     found: dict[str, Plugin] = {}
     for entry in sorted(entry_points(group=GROUPS[kind]), key=lambda e: (e.name, e.value)):
-        meta = entry.dist.metadata if entry.dist else {}
+        meta: Any = entry.dist.metadata if entry.dist else {}
         new = Plugin(
             kind=kind,
             name=entry.name,
@@ -136,9 +136,7 @@ def probe(found: Sequence[Plugin]) -> dict[str, str | None]:
             capture_output=True,
             text=True,
         )
-        answers = [
-            json.loads(line[len(_MARK) :]) for line in done.stdout.splitlines() if line.startswith(_MARK)
-        ]
+        answers = [json.loads(line[len(_MARK) :]) for line in done.stdout.splitlines() if line.startswith(_MARK)]
         for name, reason in answers:
             reasons[name] = reason
         if len(answers) == len(waiting):

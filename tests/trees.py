@@ -31,7 +31,18 @@ def write_cifar10(root: Path, rows: int = 20, test_rows: int = 30) -> Path:
     for i in range(5):
         _batch(folder / f"data_batch_{i + 1}", [(i * rows + j * 7) % 10 for j in range(rows)], b"labels")
     _batch(folder / "test_batch", [j % 10 for j in range(test_rows)], b"labels")
-    names = [b"airplane", b"automobile", b"bird", b"cat", b"deer", b"dog", b"frog", b"horse", b"ship", b"truck"]
+    names = [
+        b"airplane",
+        b"automobile",
+        b"bird",
+        b"cat",
+        b"deer",
+        b"dog",
+        b"frog",
+        b"horse",
+        b"ship",
+        b"truck",
+    ]
     (folder / "batches.meta").write_bytes(pickle.dumps({b"label_names": names}, protocol=2))
     return folder
 

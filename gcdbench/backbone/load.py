@@ -40,9 +40,7 @@ def describe(name: str) -> BackboneSpec:
         vits = timm.list_models("vit_*") + timm.list_models("deit_*")
         close = nearest(name, [*CATALOGUE, *vits])
         hint = f" Did you mean '{close}'?" if close else ""
-        raise UsageError(
-            f"There is no backbone '{name}'.{hint} Use {', '.join(CATALOGUE)} or the name of a timm ViT."
-        )
+        raise UsageError(f"There is no backbone '{name}'.{hint} Use {', '.join(CATALOGUE)} or the name of a timm ViT.")
     return BackboneSpec(name, "a timm ViT by name", timm_name=name)
 
 
@@ -64,10 +62,12 @@ def build(spec: BackboneSpec, image_size: int, *, pretrained: bool = False) -> n
         return VisionTransformer(img_size=image_size, num_classes=0, **spec.geometry)
     try:
         vit = timm.create_model(spec.timm_name, pretrained=pretrained, num_classes=0, img_size=image_size)
-    except (TypeError, AssertionError) as fault:
+    except AssertionError as fault:
         raise UsageError(f"The backbone '{spec.name}' cannot be built at {image_size} px: {fault}.") from fault
+    except TypeError:  # the network takes no image size, so it is none of the ViTs
+        vit = None
     if not isinstance(vit, VisionTransformer):
-        raise UsageError(f"The backbone '{spec.name}' is a {type(vit).__name__}, not a ViT; choose a timm ViT.")
+        raise UsageError(f"The backbone '{spec.name}' is not a ViT; choose a timm ViT with a CLS token.")
     return vit
 
 

@@ -18,7 +18,7 @@ class Trunk(nn.Module):
     def __init__(self, vit: nn.Module, blocks: int) -> None:
         super().__init__()
         self.stem = Stem(vit) if blocks > 0 else nn.Identity()
-        self.blocks = nn.Sequential(*list(vit.blocks.children())[:blocks])  # type: ignore[operator, union-attr]
+        self.blocks = nn.Sequential(*list(vit.blocks.children())[:blocks])  # type: ignore[union-attr]
         self.requires_grad_(False).eval()
 
     def train(self, mode: bool = True) -> Trunk:
@@ -58,10 +58,10 @@ class Tail(nn.Module):
     def __init__(self, vit: nn.Module, start: int, *, norm: bool, extra_tokens: int) -> None:
         super().__init__()
         self.stem = copy.deepcopy(Stem(vit)) if start == 0 else None
-        self.blocks = copy.deepcopy(nn.ModuleList(list(vit.blocks.children())[start:]))  # type: ignore[operator, union-attr]
+        self.blocks = copy.deepcopy(nn.ModuleList(list(vit.blocks.children())[start:]))  # type: ignore[union-attr]
         # The final norm belongs to the backbone even where a method skips it, so it is kept and counted.
         self.norm = copy.deepcopy(vit.norm)
-        self.norm.requires_grad_(False)  # type: ignore[union-attr]
+        self.norm.requires_grad_(False)
         self.use_norm = norm
         self.extra_tokens = extra_tokens
         self.blocks.requires_grad_(True)

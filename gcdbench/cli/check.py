@@ -19,9 +19,7 @@ from gcdbench.errors import GcdbenchError
     help="Recorded reference trajectory (.npz).",
 )
 @click.option("--recipe", help="Recipe of the method; default is the method's first.")
-@click.option(
-    "--param-groups", "variant", default="plain", show_default=True, help="Recorded parameter-group variant."
-)
+@click.option("--param-groups", "variant", default="plain", show_default=True, help="Recorded parameter-group variant.")
 @json_option
 def check_command(method: str, trajectory: Path, recipe: str | None, variant: str, as_json: bool) -> None:
     """Replay a recorded reference trajectory through METHOD and show how far it deviates.

@@ -13,6 +13,7 @@ from gcdbench.errors import DataError
 
 if TYPE_CHECKING:
     from gcdbench.contracts import Dataset
+    from gcdbench.data.fetch import Archive
 
 
 @click.group("data")
@@ -100,9 +101,7 @@ def verify_command(dataset: str, data_root: Path | None, sample: int | None, as_
 @click.option("--keep-archive", is_flag=True, help="Do not delete the archive after unpacking.")
 def fetch_command(dataset: str, data_root: Path | None, keep_archive: bool) -> None:
     """Download a dataset, or say how to get it by hand where no stable public source exists."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
-    from gcdbench.data.fetch import download, unpack
+    from gcdbench.data.fetch import unpack
 
     opened = _open(dataset, data_root)
     if not opened.archives:
@@ -114,18 +113,25 @@ def fetch_command(dataset: str, data_root: Path | None, keep_archive: bool) -> N
             click.echo(f"{number}. {step.replace('<data root>', str(opened.root))}")
         return
     for archive in opened.archives:
-        columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=err(), transient=True) as bar:
-            task = bar.add_task(archive.filename)
-            path = download(
-                archive, opened.root, lambda done, total: bar.update(task, completed=done, total=total)
-            )
+        path = _download(archive, opened.root)
         click.echo(f"Unpacking {path} ...", err=True)
         unpack(path, opened.root)
         if not keep_archive:
             path.unlink()
     rows = len(opened.index("train"))
     click.echo(f"{opened.title} is ready below {opened.root}: {rows:,} training rows.")
+
+
+def _download(archive: Archive, folder: Path) -> Path:
+    """Fetch an archive with a progress bar."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    from gcdbench.data.fetch import download
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err(), transient=True) as bar:
+        task = bar.add_task(archive.filename)
+        return download(archive, folder, lambda done, total: bar.update(task, completed=done, total=total))
 
 
 @data_group.command("split")

@@ -35,8 +35,7 @@ def env_command(data_root: Path | None, as_json: bool) -> None:
         "data_root": str(root.resolve()),
         "data_root_exists": root.exists(),
         "plugins": {
-            kind: [f"{p.name} ({p.package} {p.version})" for p in registry.plugins(kind)]
-            for kind in registry.GROUPS
+            kind: [f"{p.name} ({p.package} {p.version})" for p in registry.plugins(kind)] for kind in registry.GROUPS
         },
     }
     if as_json:

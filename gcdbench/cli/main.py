@@ -51,10 +51,7 @@ class LazyGroup(click.Group):
         """Installed plugins (none is imported) and exit codes."""
         from gcdbench import registry
 
-        rows = [
-            (f"{kind}s", ", ".join(p.name for p in registry.plugins(kind)) or "none")
-            for kind in registry.GROUPS
-        ]
+        rows = [(f"{kind}s", ", ".join(p.name for p in registry.plugins(kind)) or "none") for kind in registry.GROUPS]
         with formatter.section("Installed"):
             formatter.write_dl(rows)
         with formatter.section("Exit codes"):

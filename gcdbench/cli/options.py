@@ -25,9 +25,7 @@ class Seeds(click.ParamType):
 
     name = "seeds"
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         """A tuple of different seeds in the order given."""
         if isinstance(value, tuple):
             return value

@@ -27,9 +27,7 @@ def print_results(records: Sequence[Record], as_json: bool) -> None:
         for record in records:
             _print_discovery(record, title)
         return
-    rows = [
-        [str(r.seed), *(_cell(r.metrics, key) for key in COLUMNS), r.run_id] for r in records
-    ]
+    rows = [[str(r.seed), *(_cell(r.metrics, key) for key in COLUMNS), r.run_id] for r in records]
     if len(records) > 1:
         means = [spoken([r.metrics[k] for r in records if k in r.metrics]) for k in COLUMNS]
         rows.append(["mean ± std", *means, f"n = {len(records)}"])

@@ -23,9 +23,7 @@ from gcdbench.cli.output import json_option
 @click.option("--novel-ratio", type=float, help="Share of novel classes (only upwards of the published one).")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any config value, repeatable.")
 @click.option("--config", type=click.Path(path_type=Path), help="TOML file with [run], [train], [method], ...")
-@click.option(
-    "--device", type=click.Choice(["auto", "cpu", "cuda", "mps"]), default="auto", show_default=True
-)
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda", "mps"]), default="auto", show_default=True)
 @click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16"]), help="Precision of trunk and tail.")
 @runs_option
 @data_root_option

@@ -44,9 +44,10 @@ def _print(record: Record) -> None:
         "Backbone": f"{record.backbone['name']} ({record.backbone['architecture']}), "
         f"weights {record.backbone['weights_hash']}",
         "Rows": f"{record.data['labelled']:,} labelled, {record.data['unlabelled']:,} unlabelled",
-        "Classes": f"{record.data['base_classes']} base, {record.data['novel_classes']} novel, K = {record.protocol['k']}",
-        "Scored": f"{record.data['scored']:,} {record.protocol['scored_rows']} rows, epoch {record.selected['epoch']} "
-        f"(rule: {record.selected['rule']})",
+        "Classes": f"{record.data['base_classes']} base, {record.data['novel_classes']} novel, "
+        f"K = {record.protocol['k']} ({record.protocol['k_source']})",
+        "Scored": f"{record.data['scored']:,} {record.protocol['scored_rows']} rows, "
+        f"epoch {record.selected['epoch']} (rule: {record.selected['rule']})",
         "Fingerprint": record.fingerprint,
         "Parameters": f"{record.parameters['trained']:,} trained of {record.parameters['total']:,}",
         "Device": f"{record.device}, {record.config['train']['precision']}, "

@@ -23,7 +23,7 @@ class Compute:
     def autocast(self) -> AbstractContextManager[None]:
         """Context for trunk and tail; losses leave it by themselves."""
         kind = _TYPES[self.precision]
-        return torch.autocast(self.device.type, dtype=kind, enabled=kind is not None)  # type: ignore[return-value]
+        return torch.autocast(self.device.type, dtype=kind, enabled=kind is not None)
 
     def scaler(self) -> torch.amp.GradScaler:
         """Loss scaling; does nothing unless the precision is fp16."""

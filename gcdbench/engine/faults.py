@@ -19,7 +19,8 @@ def plugin_call(name: str, hook: str) -> Iterator[None]:
         raise
     except torch.OutOfMemoryError as fault:
         raise TrainingError(
-            f"Out of memory in {hook} of '{name}'. Lower train.batch_size or train.micro_batch, or use --precision bf16."
+            f"Out of memory in {hook} of '{name}'. Lower train.batch_size or train.micro_batch, "
+            "or use --precision bf16."
         ) from fault
     except Exception as fault:
         raise PluginError(f"The method '{name}' failed in {hook}: {type(fault).__name__}: {fault}") from fault

@@ -92,9 +92,7 @@ def train(space: Workspace, folder: RunDirectory, reporter: Reporter) -> tuple[M
     return method, selected
 
 
-def _progress(
-    space: Workspace, stage: Stage, epoch: int, step: int, random: torch.Generator | None = None
-) -> Progress:
+def _progress(space: Workspace, stage: Stage, epoch: int, step: int, random: torch.Generator | None = None) -> Progress:
     return Progress(stage.name, epoch, stage.epochs, step, space.sampler.steps, random)
 
 

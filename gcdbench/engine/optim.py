@@ -31,11 +31,10 @@ def sgd(groups: Iterable[dict[str, Any]], config: TrainConfig) -> Optim:
     return Optim(optimizer, CosinePerEpoch(config.lr * config.lr_floor))
 
 
-def decay_groups(
-    parameters: Iterable[tuple[str, nn.Parameter]], config: TrainConfig
-) -> list[dict[str, Any]]:
+def decay_groups(parameters: Iterable[tuple[str, nn.Parameter]], config: TrainConfig) -> list[dict[str, Any]]:
     """Two groups: weight decay on matrices, none on biases and other one-dimensional parameters."""
-    decayed, plain = [], []
+    decayed: list[nn.Parameter] = []
+    plain: list[nn.Parameter] = []
     for name, parameter in parameters:
         (plain if parameter.ndim <= 1 or name.endswith(".bias") else decayed).append(parameter)
     groups = [

@@ -72,9 +72,7 @@ def run(
     return [execute(space, Path(runs), force, reporter) for space in spaces]
 
 
-def workspaces(
-    planned: Plan, device: str, root: Path, workers: int | None, reporter: Reporter
-) -> Iterator[Workspace]:
+def workspaces(planned: Plan, device: str, root: Path, workers: int | None, reporter: Reporter) -> Iterator[Workspace]:
     """One workspace per seed, sharing data and backbone."""
     cache = Cache()
     chosen = choose_device(device)
@@ -117,9 +115,7 @@ def _execute(space: Workspace, folder: RunDirectory, reporter: Reporter) -> Reco
     rows = space.config.eval.rows
     prediction = selected.prediction if selected else predict(space, method, rows)
     truth = space.truth(rows)
-    folder.write_predictions(
-        space.scored_rows(rows), prediction, None if truth is None else truth.target
-    )
+    folder.write_predictions(space.scored_rows(rows), prediction, None if truth is None else truth.target)
     write_names(space, folder, prediction)
     space.timings["predict"] = time.monotonic() - started
     reporter.phase("evaluating")

@@ -42,9 +42,7 @@ class TokenSource:
             with self.compute.autocast():
                 yield plan, self.trunk(self.normalise(views), self.micro_batch)
 
-    def rows(
-        self, part: str, rows: Tensor, batch: int, random: torch.Generator | None = None
-    ) -> Iterator[Tensor]:
+    def rows(self, part: str, rows: Tensor, batch: int, random: torch.Generator | None = None) -> Iterator[Tensor]:
         """Tokens of one view of each row: the centre, or a random one if a generator is given."""
         chunks = list(rows.split(batch))
         plans = [ViewPlan(c) if random is None else random_plan(c, self.views, random, views=1) for c in chunks]

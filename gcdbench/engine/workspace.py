@@ -52,15 +52,11 @@ class DataSide:
         return remap(self.test.labels, ClassSplit(self.split.base, self.split.novel))
 
 
-def open_data(
-    dataset_class: type[Dataset], root: Path, config: DataConfig, with_test: bool = False
-) -> DataSide:
+def open_data(dataset_class: type[Dataset], root: Path, config: DataConfig, with_test: bool = False) -> DataSide:
     """Read index and split; images are not opened."""
     dataset = dataset_class(root)
     index = dataset.index("train")
-    return DataSide(
-        dataset, index, make_split(dataset, index, config), dataset.index("test") if with_test else None
-    )
+    return DataSide(dataset, index, make_split(dataset, index, config), dataset.index("test") if with_test else None)
 
 
 class Cache:
@@ -186,9 +182,7 @@ class Workspace:
         queries = ImagePool(self.source, part, scored, hidden, nothing, size)
         everything = np.arange(len(split.target), dtype=np.int64)
         random = generator(self.config.seed, "pool", *random_names)
-        return ImagePool(
-            self.source, "train", everything, split.target, labelled, size, queries=queries, random=random
-        )
+        return ImagePool(self.source, "train", everything, split.target, labelled, size, queries=queries, random=random)
 
 
 def prepare(
@@ -211,8 +205,7 @@ def prepare(
     backbone, info = cache.backbone(config.backbone, config.views.crop, config.seed)
     backbone.to(compute.device)
     images = {
-        p: ResizedImages(data.dataset, p, config.views.resize)
-        for p in (("train", "test") if with_test else ("train",))
+        p: ResizedImages(data.dataset, p, config.views.resize) for p in (("train", "test") if with_test else ("train",))
     }
     source = TokenSource(backbone.trunk, images, config.views, compute, config.train.micro_batch, workers)
     sampler = BalancedSampler(data.split, config.train.batch_size)
@@ -220,9 +213,7 @@ def prepare(
     warnings += broken
     for message in warnings if warn else ():
         warn(message)  # type: ignore[misc]
-    space = Workspace(
-        plan, resolved, data, backbone, info, compute, source, sampler, evaluators, warnings=warnings
-    )
+    space = Workspace(plan, resolved, data, backbone, info, compute, source, sampler, evaluators, warnings=warnings)
     space.timings["prepare"] = time.monotonic() - started
     return space
 

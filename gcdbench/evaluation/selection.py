@@ -27,7 +27,11 @@ RULES = {
         SelectionRule("best-base-test", "highest Base accuracy (v2) on the test rows", "base", "test"),
         SelectionRule("best-base-test-v1", "highest Base accuracy (v1) on the test rows", "v1_base", "test"),
         SelectionRule(
-            "best-novel-test", "highest Novel accuracy (v2) on the test rows (an oracle)", "novel", "test", True
+            "best-novel-test",
+            "highest Novel accuracy (v2) on the test rows (an oracle)",
+            "novel",
+            "test",
+            True,
         ),
         SelectionRule(
             "best-all-unlabelled",

@@ -74,9 +74,7 @@ class Recording:
             labelled = torch.from_numpy(self.arrays[f"batch{i}.labelled"])
             labels = torch.from_numpy(self.arrays[f"batch{i}.labels"].astype(np.int64))
             images = torch.from_numpy(self.arrays[f"batch{i}.images_x16"].astype(np.float32)) / 16
-            result.append(
-                {"images": images, "labelled": labelled, "target": torch.where(labelled, labels, -1)}
-            )
+            result.append({"images": images, "labelled": labelled, "target": torch.where(labelled, labels, -1)})
         return result
 
 
@@ -161,9 +159,7 @@ def replay(method_class: type[Method], path: Path, recipe: str, variant: str) ->
     for number in range(len(expected)):
         t = Progress("main", number // steps, stage.epochs, number % steps, steps)
         data = batches[number % len(batches)]
-        batch = Batch(
-            split.trunk(data["images"]), data["target"], data["labelled"], torch.arange(len(data["target"]))
-        )
+        batch = Batch(split.trunk(data["images"]), data["target"], data["labelled"], torch.arange(len(data["target"])))
         for optim in optims.values():
             for group in optim.optimizer.param_groups:
                 group.setdefault("initial_lr", group["lr"])
@@ -183,9 +179,7 @@ def replay(method_class: type[Method], path: Path, recipe: str, variant: str) ->
     return _deviations(recording, variant, seen, expected, method)
 
 
-def _deviations(
-    recording: Recording, variant: str, seen: Any, expected: Any, method: Method
-) -> list[Deviation]:
+def _deviations(recording: Recording, variant: str, seen: Any, expected: Any, method: Method) -> list[Deviation]:
     gap = np.abs(seen - expected)
     gap[~np.isfinite(gap)] = np.inf
     found = [

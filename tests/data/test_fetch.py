@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.server
 import io
@@ -99,10 +100,8 @@ def test_archives_cannot_write_elsewhere(name, tmp_path):
     archive.write_bytes(tar_of({name: b"x"}))
     inside = tmp_path / "inside"
     inside.mkdir()
-    try:
+    with contextlib.suppress(DataError):  # refused, or its leading slash stripped: both are safe
         unpack(archive, inside)
-    except DataError as fault:
-        assert "cannot be unpacked" in str(fault)
     assert not (tmp_path / "escape.txt").exists()
     assert not Path("/tmp/gcdbench-escape.txt").exists()
 

@@ -19,7 +19,8 @@ from tests.trees import write_image
 
 
 @pytest.mark.parametrize(
-    ("size", "expected"), [((40, 20), (32, 16)), ((20, 40), (16, 32)), ((33, 21), (25, 16)), ((16, 16), (16, 16))]
+    ("size", "expected"),
+    [((40, 20), (32, 16)), ((20, 40), (16, 32)), ((33, 21), (25, 16)), ((16, 16), (16, 16))],
 )
 def test_resize_keeps_the_aspect_ratio(size, expected):
     assert resize_shorter(Image.new("RGB", size), 16).size == expected
@@ -56,7 +57,9 @@ def test_random_crops_and_flips_are_what_the_plan_says(pictures):
 
 
 def test_random_plan_covers_every_position():
-    plan = random_plan(torch.zeros(4000, dtype=torch.long), ViewConfig(resize=18, crop=16), torch.Generator().manual_seed(0))
+    plan = random_plan(
+        torch.zeros(4000, dtype=torch.long), ViewConfig(resize=18, crop=16), torch.Generator().manual_seed(0)
+    )
     assert plan.views == 2
     assert set((plan.top * 3).long().flatten().tolist()) == {0, 1, 2}
     assert abs(plan.mirror.float().mean() - 0.5) < 0.03

@@ -61,7 +61,7 @@ class _Cifar(Dataset):
         labels = np.asarray(raw if isinstance(raw, list) else [])
         if len(labels) != len(data) or not np.issubdtype(labels.dtype, np.integer):
             raise DataError(f"The file {path} has no list '{self.label_key.decode()}' with one label per row.")
-        if len(labels) and not (0 <= labels.min() and labels.max() < classes):
+        if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
             raise DataError(f"The file {path} has labels outside 0..{classes - 1}.")
         return data, labels.astype(np.int64)
 

@@ -85,7 +85,14 @@ class RLCDConfig:
     """`plain`: no decay on 1-d parameters; `difflr`: last block at a tenth of the rate, decay on everything."""
 
     def __post_init__(self) -> None:
-        for name in ("student_temp", "aux_temp", "reg_temp", "teacher_temp_start", "teacher_temp_end", "supcon_temp"):
+        for name in (
+            "student_temp",
+            "aux_temp",
+            "reg_temp",
+            "teacher_temp_start",
+            "teacher_temp_end",
+            "supcon_temp",
+        ):
             if getattr(self, name) <= 0:
                 raise UsageError(f"method.{name} is {getattr(self, name)}; a temperature must be positive.")
         if not 0 <= self.sup_weight <= 1:

@@ -11,9 +11,7 @@ from gcdbench_rlcd.config import RLCDConfig
 
 
 @in_float32
-def distillation(
-    config: RLCDConfig, main_logits: Tensor, aux_logits: Tensor, chosen: Tensor, num_base: int
-) -> Tensor:
+def distillation(config: RLCDConfig, main_logits: Tensor, aux_logits: Tensor, chosen: Tensor, num_base: int) -> Tensor:
     """Weighted divergence of the main branch's base-class distribution from the (detached) auxiliary one."""
     base_logits = main_logits[:, :num_base]
     p_aux = (aux_logits.detach() / config.aux_temp).softmax(1)

@@ -77,9 +77,7 @@ class RLCD(Method):
             losses.add(f"aux_{c.regulariser}", value, c.beta * scale)
         return losses
 
-    def _main_terms(
-        self, losses: Losses, cls: Tensor, logits: Tensor, batch: Batch, teacher: float
-    ) -> None:
+    def _main_terms(self, losses: Losses, cls: Tensor, logits: Tensor, batch: Batch, teacher: float) -> None:
         c: RLCDConfig = self.config
         target, labelled = batch.target, batch.labelled
         ce = cross_entropy(logits, target.repeat(2), labelled.repeat(2), c.student_temp)
@@ -144,9 +142,7 @@ class RLCD(Method):
         return {"main": sgd(groups, train)}
 
     @classmethod
-    def reference_config(
-        cls, settings: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
-    ) -> dict[str, Any]:
+    def reference_config(cls, settings: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
         """The published implementation's names for these settings."""
         start, end = settings["teacher_temp"]
         args = settings["args"]

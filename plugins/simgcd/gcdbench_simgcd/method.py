@@ -91,9 +91,7 @@ class SimGCD(Method):
         return predict_by_logits(pool, self.logits, self.task.num_base, self.config.student_temp)
 
     @classmethod
-    def reference_config(
-        cls, settings: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
-    ) -> dict[str, Any]:
+    def reference_config(cls, settings: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
         """The published implementation's names for these settings."""
         start, end = settings["teacher_temp"]
         return {
@@ -107,7 +105,5 @@ class SimGCD(Method):
 
     def reference_names(self) -> dict[str, str]:
         """Names in the published implementation."""
-        layers = {
-            f"head.mlp.{i}.{kind}": f"projector.{i}.{kind}" for i in (0, 2, 4) for kind in ("weight", "bias")
-        }
+        layers = {f"head.mlp.{i}.{kind}": f"projector.{i}.{kind}" for i in (0, 2, 4) for kind in ("weight", "bias")}
         return {"head.last_layer.weight_v": "classifier.weight", **layers}

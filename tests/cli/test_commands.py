@@ -1,0 +1,170 @@
+"""The other commands."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from gcdbench.data.splits import draw_labelled
+from tests import trees
+
+
+@pytest.mark.parametrize("what", ["methods", "datasets", "evaluators", "backbones"])
+def test_list(what, gcdbench):
+    answer = gcdbench("list", what, "--json")
+    assert answer.code == 0
+    names = {row["name"] for row in answer.json()[what]}
+    expected = {
+        "methods": {"rlcd", "simgcd"},
+        "datasets": {
+            "cifar10",
+            "cifar100",
+            "imagenet100",
+            "cub",
+            "scars",
+            "aircraft",
+            "herbarium19",
+            "folder",
+            "digits",
+        },
+        "evaluators": {"cluster_accuracy", "oracle_base", "information"},
+        "backbones": {"dino", "dinov2", "digits-vit"},
+    }
+    assert names >= expected[what]
+
+
+def test_env(cli):
+    facts = cli("env", "--json").json()
+    assert facts["versions"]["gcdbench"] == "0.1.0"
+    assert facts["device"]
+    assert "rlcd" in facts["plugins"]["method"][0]
+    assert "torch" in cli("env").stdout
+
+
+@pytest.mark.parametrize("name", list(trees.WRITERS))
+def test_data_split_is_exact(name, cli, tmp_path, golden):
+    trees.WRITERS[name](tmp_path / "data")
+    split = cli("data", "split", name, "--json").json()
+    assert set(split) == {"dataset", "base", "novel", "labelled", "unlabelled"}
+    lists = json.loads((golden / "class_splits.json").read_text())[name]
+    if isinstance(lists["base"], list):
+        assert split["base"] == lists["base"]
+    assert split["labelled"] == sorted(split["labelled"])
+    assert not set(split["labelled"]) & set(split["unlabelled"])
+
+
+def test_data_split_rows_by_hand(cli, tmp_path):
+    trees.write_scars(tmp_path / "elsewhere", images=False)
+    split = cli("data", "split", "stanford_cars", "--data-root", tmp_path / "elsewhere", "--json").json()
+    classes = np.array([(i * 5) % 196 for i in range(392)])
+    base = np.flatnonzero(np.isin(classes, split["base"]))
+    assert split["labelled"] == sorted(base[draw_labelled(len(base), 0.5)].tolist())
+    assert len(split["labelled"]) + len(split["unlabelled"]) == 392
+
+
+def test_data_split_ratios(cli):
+    split = cli("data", "split", "digits", "--label-ratio", "0.25", "--novel-ratio", "0.6", "--json").json()
+    assert split["base"] == [0, 1, 2, 3]
+    assert split["novel"] == [4, 5, 6, 7, 8, 9]
+    assert len(split["labelled"]) == int(0.25 * 720)
+    assert "labelled" in cli("data", "split", "digits").stdout
+
+
+def test_data_root_from_the_environment(cli, tmp_path, monkeypatch):
+    trees.write_cifar10(tmp_path / "sets")
+    monkeypatch.setenv("GCDBENCH_DATA", str(tmp_path / "sets"))
+    assert cli("data", "split", "cifar10", "--json").json()["base"] == [0, 1, 2, 3, 4]
+
+
+def test_data_layout(cli):
+    assert "cars_train_annos.mat" in cli("data", "layout", "scars").stdout
+    assert "images.txt" in cli("data", "layout", "cub", "--json").json()["layout"]
+
+
+def test_data_verify(cli, tmp_path):
+    answer = cli("data", "verify", "digits", "--json")
+    assert answer.code == 0
+    assert answer.json()["ok"] is True
+    trees.write_cub(tmp_path / "data")
+    answer = cli("data", "verify", "cub", "--json")
+    assert answer.code == 4
+    assert answer.json()["problems"][0] == "train: 400 rows instead of 5,994"
+    assert "400 rows instead of 5,994" in cli("data", "verify", "cub").stdout
+
+
+def test_data_fetch_prints_steps_where_nothing_can_be_downloaded(cli):
+    answer = cli("data", "fetch", "herbarium19")
+    assert answer.code == 0
+    assert "small-train" in answer.stdout
+    assert cli("data", "fetch", "digits").stdout == "Digits (embedded) needs no download.\n"
+
+
+def test_data_fetch_downloads_and_unpacks(cli, tmp_path, monkeypatch):
+    import functools
+    import hashlib
+    import http.server
+    import tarfile
+    import threading
+
+    from gcdbench.data.datasets.cifar import Cifar10
+    from gcdbench.data.fetch import Archive
+
+    trees.write_cifar10(tmp_path / "made")
+    archive = tmp_path / "served" / "cifar-10-python.tar.gz"
+    archive.parent.mkdir()
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(tmp_path / "made" / "cifar-10-batches-py", "cifar-10-batches-py")
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    handler = functools.partial(Quiet, directory=str(archive.parent))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/{archive.name}"
+        md5 = hashlib.md5(archive.read_bytes()).hexdigest()
+        monkeypatch.setattr(Cifar10, "archives", (Archive(url, md5),))
+        answer = cli("data", "fetch", "cifar10")
+        server.shutdown()
+    assert answer.code == 0, answer.stderr
+    assert "100 training rows" in answer.stdout
+    assert cli("data", "split", "cifar10").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("simgcd", "simgcd", "--recipe", "paper"), 0),
+        (("rlcd", "rlcd", "--recipe", "released"), 0),
+        (("rlcd", "rlcd", "--recipe", "released", "--param-groups", "difflr"), 0),
+        (("rlcd", "rlcd", "--recipe", "paper"), 1),
+    ],
+)
+def test_check_replays_recorded_trajectories(arguments, code, cli, golden):
+    method, name, *rest = arguments
+    answer = cli("check", method, "--trajectory", golden / f"{name}_trajectory.npz", *rest, "--json")
+    assert answer.code == code
+    result = answer.json()
+    assert result["ok"] is (code == 0)
+    worst = max(term["deviation"] for term in result["terms"])
+    assert (worst <= 1e-4) is (code == 0)
+    assert {"total", "final head.last_layer.weight_v"} <= {term["name"] for term in result["terms"]}
+
+
+def test_check_refuses_what_is_no_recording(cli, tmp_path, golden):
+    np.savez(tmp_path / "x.npz", a=1)
+    answer = cli("check", "rlcd", "--trajectory", tmp_path / "x.npz")
+    assert answer.code == 4
+    assert "not a recorded trajectory" in answer.stderr
+    answer = cli("check", "simgcd", "--trajectory", golden / "simgcd_trajectory.npz", "--param-groups", "difflr")
+    assert answer.code == 2
+    assert "variant 'difflr'" in answer.stderr
+
+
+def test_module_and_version(gcdbench):
+    answer = gcdbench("--version")
+    assert answer.code == 0
+    assert "0.1.0" in answer.stdout

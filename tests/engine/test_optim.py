@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from gcdbench.config import TrainConfig
+from gcdbench.contracts import Progress
+from gcdbench.engine.optim import CosinePerEpoch, decay_groups
+from gcdbench.engine.seeding import derive, fenced_rng, generator
+
+
+def test_cosine_is_the_published_schedule():
+    schedule = CosinePerEpoch(1e-4)
+    for epoch in (0, 1, 100, 199):
+        expected = 1e-4 + (0.1 - 1e-4) * (1 + math.cos(math.pi * epoch / 200)) / 2
+        assert schedule(0.1, Progress("main", epoch, 200, 0, 1)) == pytest.approx(expected)
+
+
+def test_cosine_equals_torch():
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.01)
+    reference = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=9, eta_min=1e-4)
+    for epoch in range(9):
+        ours = CosinePerEpoch(1e-4)(0.01, Progress("main", epoch, 9, 0, 1))
+        assert ours == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9)
+        optimizer.step()
+        reference.step()
+
+
+def test_no_decay_on_one_dimensional_parameters():
+    layer = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.LayerNorm(3))
+    decayed, plain = decay_groups(layer.named_parameters(), TrainConfig())
+    assert [p.ndim for p in decayed["params"]] == [2]
+    assert len(plain["params"]) == 3
+    assert plain["weight_decay"] == 0.0
+
+
+def test_generators_are_named():
+    assert derive(0, "a") != derive(0, "b") != derive(1, "b")
+    assert torch.equal(torch.rand(3, generator=generator(0, "x", 1)), torch.rand(3, generator=generator(0, "x", 1)))
+
+
+def test_fenced_rng_restores():
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    with fenced_rng(5, "inside"):
+        first = torch.rand(1)
+    assert torch.equal(torch.rand(1), expected)
+    with fenced_rng(5, "inside"):
+        assert torch.equal(torch.rand(1), first)
