@@ -119,6 +119,8 @@ class Traits:
     """What it reads beyond images and the labels of labelled rows (part of the protocol fingerprint)."""
     train_from: int = -1
     """First trained block of the backbone, counted from the end if negative; 0 sees pixels."""
+    views: int = 2
+    """Views of each image in a training batch."""
 
 
 class TailFactory(Protocol):

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from gcdbench.data.images import ResizedImages
 from gcdbench.data.views import ViewPlan, cut
+from gcdbench.errors import GcdbenchError
 
 
 def default_workers(images: ResizedImages) -> int:
@@ -18,8 +19,8 @@ def default_workers(images: ResizedImages) -> int:
     return 0 if images.fits else min(8, os.cpu_count() or 1)
 
 
-class _Cutter(Dataset[Tensor]):
-    """Gives DataLoader workers a plan and takes back its pixels."""
+class _Cutter(Dataset[Tensor | GcdbenchError]):
+    """Gives DataLoader workers a plan and takes back its pixels, or the sentence that says why there are none."""
 
     def __init__(self, images: ResizedImages, plans: list[ViewPlan], crop: int) -> None:
         self.images = images
@@ -29,8 +30,11 @@ class _Cutter(Dataset[Tensor]):
     def __len__(self) -> int:
         return len(self.plans)
 
-    def __getitem__(self, number: int) -> Tensor:
-        return cut(self.images, self.plans[number], self.crop)
+    def __getitem__(self, number: int) -> Tensor | GcdbenchError:
+        try:
+            return cut(self.images, self.plans[number], self.crop)
+        except GcdbenchError as fault:  # raised in a worker, it would arrive wrapped in that worker's traceback
+            return type(fault)(str(fault))
 
 
 def stream(
@@ -52,4 +56,7 @@ def stream(
         prefetch_factor=2,
         generator=torch.Generator(),
     )
-    yield from zip(listed, loader, strict=True)
+    for plan, found in zip(listed, loader, strict=True):
+        if isinstance(found, GcdbenchError):
+            raise found
+        yield plan, found

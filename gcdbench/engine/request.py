@@ -71,7 +71,13 @@ def plan(request: RunRequest) -> Plan:
     flags = {key: getattr(request, flag) for flag, key in _FLAGS.items() if getattr(request, flag) is not None}
     general = [
         _dataset_layer(dataset_class),
-        Layer(f"method {plugin.name}", {"backbone.train_from": method_class.traits.train_from}),
+        Layer(
+            f"method {plugin.name}",
+            {
+                "backbone.train_from": method_class.traits.train_from,
+                "views.count": method_class.traits.views,
+            },
+        ),
     ]
     chosen = [file_layer, Layer("--set", dict(request.settings)), Layer("command line", flags)]
 

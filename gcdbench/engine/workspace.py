@@ -227,6 +227,9 @@ def _check(plan: Plan, config: RunConfig, data: DataSide) -> list[str]:
         )
     if config.data.k is not None and config.data.k < len(split.base):
         raise UsageError(f"--k is {config.data.k}, but there are {len(split.base)} base classes already.")
+    if config.views.count != plan.method_class.traits.views:
+        needed = plan.method_class.traits.views
+        raise UsageError(f"views.count is {config.views.count}, but the method '{config.method}' needs {needed}.")
     warnings = []
     wanted = data.dataset.expected.train if data.dataset.expected else None
     if wanted is not None and wanted != len(data.index):

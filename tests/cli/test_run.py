@@ -91,6 +91,7 @@ def test_dry_run_trains_nothing(gcdbench, tmp_path):
         ),
         (("run", "--method", "rlcd", "--dataset", "digits", "--set", "eval.rows=test"), 4, "no test part"),
         (("run", "--method", "rlcd", "--dataset", "digits", "--config", "none.toml"), 2, "cannot be read"),
+        (("run", "--method", "rlcd", "--dataset", "digits", "--set", "views.count=3"), 2, "'rlcd' needs 2"),
         (("run", "--method", "rlcd"), 2, "--dataset is missing"),
         (("run", "--dataset", "digits"), 2, "--method is missing"),
         (("run", "--method", "rlcd", "--dataset", "scars"), 4, "cars_train_annos.mat"),

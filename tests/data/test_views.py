@@ -15,6 +15,7 @@ from gcdbench.data.datasets.folder import ImageFolder
 from gcdbench.data.images import ResizedImages, resize_shorter
 from gcdbench.data.stream import stream
 from gcdbench.data.views import Normalise, ViewPlan, cut, random_plan
+from gcdbench.errors import DataError
 from tests.trees import write_image
 
 
@@ -89,3 +90,12 @@ def test_cache_returns_the_same_pixels():
     assert not fresh.fits
     assert torch.equal(kept[7], fresh[7])
     assert kept[7] is kept[7]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_unreadable_image_is_one_sentence_also_from_a_worker(workers, pictures):
+    pictures.path("train", 2).write_bytes(b"junk")
+    images = ResizedImages(pictures, "train", 18, cache_bytes=0)
+    with pytest.raises(DataError, match=r"2\.png cannot be read") as fault:
+        list(stream(images, [ViewPlan(torch.tensor([0, 2]))], 16, workers, False))
+    assert "\n" not in str(fault.value)

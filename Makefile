@@ -1,0 +1,44 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PLUGINS := -e plugins/rlcd -e plugins/simgcd
+SOURCES := pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
+
+.PHONY: demo test check format weights clean
+
+# Set up and run RLCD on the embedded data set.
+demo: $(VENV)/installed
+	$(BIN)/gcdbench run --config configs/demo.toml
+
+# Set up with test tools and pass the tests.
+test: $(VENV)/installed-dev
+	$(BIN)/python -m pytest
+
+check: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Train the shipped backbone of the embedded digits again (three minutes) and say whether it is the same.
+weights: $(VENV)/installed
+	$(BIN)/python -m gcdbench.backbone.pretrain_digits $(VENV)/digits_vit.safetensors
+	cmp $(VENV)/digits_vit.safetensors gcdbench/backbone/digits_vit.safetensors && echo "identical to the shipped file"
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "gcdbench needs Python 3.11 or newer; set PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: $(VENV)/bin/python $(SOURCES)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e . $(PLUGINS)
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/bin/python $(SOURCES)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,dev]' $(PLUGINS)
+	touch $@ $(VENV)/installed
+
+clean:
+	rm -rf $(VENV) build *.egg-info plugins/*/*.egg-info plugins/*/build
