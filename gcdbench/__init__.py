@@ -29,30 +29,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "run": "gcdbench.engine.run",
-    **dict.fromkeys(
-        (
-            "Batch",
-            "ClassSplit",
-            "Dataset",
-            "Evaluator",
-            "Index",
-            "Losses",
-            "Method",
-            "Optim",
-            "Pool",
-            "Prediction",
-            "Progress",
-            "Stage",
-            "Task",
-            "Traits",
-            "Truth",
-        ),
-        "gcdbench.contracts",
-    ),
-}
-
 __all__ = [
     "Batch",
     "ClassSplit",
@@ -75,11 +51,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module 'gcdbench' has no attribute '{name}'")
     from importlib import import_module
 
-    value = getattr(import_module(_HOME[name]), name)
+    home = "gcdbench.engine.run" if name == "run" else "gcdbench.contracts"
+    value = getattr(import_module(home), name)
     globals()[name] = value
     return value
 

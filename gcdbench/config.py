@@ -10,12 +10,12 @@ import dataclasses
 import hashlib
 import json
 import tomllib
-import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
+from gcdbench.coercion import coerce
 from gcdbench.errors import UsageError, nearest
 
 
@@ -243,66 +243,6 @@ def flatten(tree: Mapping[str, Any], source: str) -> dict[str, Any]:
         for key, value in values.items():
             flat[f"{section}.{key}"] = value
     return flat
-
-
-def parse_assignment(text: str) -> tuple[str, Any]:
-    """`train.lr=0.05` as key and value; the value is read as TOML and falls back to plain text."""
-    key, sign, raw = text.partition("=")
-    key = key.strip()
-    if not sign or "." not in key:
-        raise UsageError(f"--set takes section.key=value (for example train.lr=0.05), not '{text}'.")
-    try:
-        return key, tomllib.loads(f"value = {raw.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key, raw.strip()
-
-
-def coerce(value: Any, hint: Any, key: str, source: str) -> Any:
-    """``value`` as the annotated type, or a sentence. Only harmless changes are made (1 -> 1.0, list -> tuple)."""
-    origin = get_origin(hint)
-    if origin is Literal:
-        choices = get_args(hint)
-        if value in choices:
-            return value
-        close = nearest(str(value), [str(c) for c in choices])
-        hint_text = f" Did you mean '{close}'?" if close else ""
-        listing = ", ".join(map(str, choices))
-        raise UsageError(f"{source}: {key} cannot be '{value}'.{hint_text} Possible: {listing}.")
-    if origin in (Union, types.UnionType):
-        options = get_args(hint)
-        if type(None) in options and (value is None or str(value).lower() == "none"):
-            return None
-        for option in options:
-            if option is not type(None):
-                try:
-                    return coerce(value, option, key, source)
-                except UsageError:
-                    continue
-    elif origin is tuple:
-        if isinstance(value, list | tuple):
-            return tuple(coerce(v, get_args(hint)[0], key, source) for v in value)
-    elif hint is bool:
-        if isinstance(value, bool):
-            return value
-    elif hint is int:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-    elif hint is float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
-            return float(value)
-    elif hint is str and isinstance(value, str):
-        return value
-    raise UsageError(f"{source}: {key} must be {_spoken(hint)}, not {value!r}.")
-
-
-def _spoken(hint: Any) -> str:
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    if hint in names:
-        return names[hint]
-    if get_origin(hint) is tuple:
-        return "a list like [0.5, 0.5, 0.5]"
-    options = [o for o in get_args(hint) if o is not type(None)]
-    return " or ".join([_spoken(o) for o in options] + (["none"] if len(options) < len(get_args(hint)) else []))
 
 
 def _within(key: str, value: float, low: float, high: float) -> None:

@@ -27,11 +27,11 @@ import torch
 import torch.nn.functional as F
 from sklearn.metrics import silhouette_score
 
-from gcdbench.config import parse_assignment
+from gcdbench.coercion import parse_assignment
 from gcdbench.contracts import Method
 from gcdbench.engine.device import Compute
 from gcdbench.engine.loop import train
-from gcdbench.engine.reporter import Silent
+from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.request import RunRequest, plan
 from gcdbench.engine.scoring import predict
 from gcdbench.engine.workspace import Workspace, prepare
@@ -78,7 +78,7 @@ def measure(method: str, settings: dict[str, Any], folder: Path) -> np.ndarray:
         run = RunDirectory(folder / space.run_id)
         run.clear()
         run.open({})
-        trained, _ = train(space, run, Silent())
+        trained, _ = train(space, run, Reporter())
         trained.eval()
         answer = predict(space, trained, "unlabelled").cluster
         where = np.searchsorted(space.data.split.unlabelled, held)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcdbench.config import Layer, flatten, parse_assignment, read_toml, resolve, run_id
+from gcdbench.coercion import parse_assignment
+from gcdbench.config import Layer, flatten, read_toml, resolve, run_id
 from gcdbench.errors import UsageError
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 from gcdbench.cli.output import err
 from gcdbench.contracts import Progress as Where
 from gcdbench.engine.lane import Lane
+from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.workspace import Workspace
 
 REFRESH = 0.5
@@ -21,8 +22,8 @@ QUIET = 10.0
 """Seconds between lines where there is no terminal."""
 
 
-class Display:
-    """A Reporter that shows epoch, step, loss terms, rate and time left."""
+class Display(Reporter):
+    """Shows epoch, step, loss terms, rate and time left."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or err()
@@ -86,9 +87,6 @@ class Display:
         elif self.task is not None:
             self.bar.update(self.task, completed=done, total=total, where=where, rate=f"{rate:.1f} steps/s")
             self.terms.plain = "  " + terms
-
-    def epoch(self, t: Where, line: dict[str, Any]) -> None:
-        """Nothing more than the steps already show."""
 
     def phase(self, name: str) -> None:
         """What else is going on."""

@@ -49,7 +49,7 @@ def run_command(
     """
     from gcdbench.cli.progress import Display
     from gcdbench.cli.results import print_plans, print_results
-    from gcdbench.config import parse_assignment
+    from gcdbench.coercion import parse_assignment
     from gcdbench.data.locate import data_root as choose_root
     from gcdbench.engine.preflight import describe_plan
     from gcdbench.engine.request import RunRequest, plan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gcdbench.contracts import Progress
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from gcdbench.engine.workspace import Workspace
 
 
-class Reporter(Protocol):
-    """Told about everything that happens; must be quick."""
+class Reporter:
+    """Told about everything that happens; must be quick. This one shows nothing; override what should be shown."""
 
     def started(self, workspace: Workspace, resumed_at: int) -> None:
-        """A run begins (or goes on at an epoch)."""
+        """A run begins (or goes on after so many epochs)."""
 
     def step(self, t: Progress, lane: Lane) -> None:
         """A step is done. Asking the lane for its means waits for the device, so do it rarely."""
@@ -31,25 +31,3 @@ class Reporter(Protocol):
 
     def finished(self) -> None:
         """The run is over, well or badly."""
-
-
-class Silent:
-    """Shows nothing."""
-
-    def started(self, workspace: Workspace, resumed_at: int) -> None:
-        """Nothing."""
-
-    def step(self, t: Progress, lane: Lane) -> None:
-        """Nothing."""
-
-    def epoch(self, t: Progress, line: dict[str, Any]) -> None:
-        """Nothing."""
-
-    def phase(self, name: str) -> None:
-        """Nothing."""
-
-    def warn(self, message: str) -> None:
-        """Nothing."""
-
-    def finished(self) -> None:
-        """Nothing."""

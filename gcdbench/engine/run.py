@@ -15,7 +15,7 @@ from gcdbench.contracts import Method, Prediction
 from gcdbench.data.locate import data_root as choose_root
 from gcdbench.engine.device import Compute, choose_device
 from gcdbench.engine.loop import Selected, train
-from gcdbench.engine.reporter import Reporter, Silent
+from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.request import Plan, RunRequest, plan
 from gcdbench.engine.scoring import predict, score
 from gcdbench.engine.workspace import Cache, Workspace, prepare
@@ -67,7 +67,7 @@ def run(
         config=None if config is None else Path(config),
     )
     root = choose_root(None if data_root is None else Path(data_root))
-    reporter = reporter or Silent()
+    reporter = reporter or Reporter()
     spaces = workspaces(plan(request), device, root, workers, reporter)
     return [execute(space, Path(runs), force, reporter) for space in spaces]
 

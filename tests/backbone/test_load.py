@@ -211,3 +211,27 @@ def test_shipped_features_cluster_better_than_pixels():
 
     assert 0.75 < accuracy(pixels) < 0.82
     assert accuracy(features) >= accuracy(pixels)
+
+
+def test_weights_from_the_hub_cache(gcdbench, tmp_path):
+    """A cache in the hub's layout is found without any network."""
+    name = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+    torch.manual_seed(1)
+    import timm
+
+    vit = timm.create_model(name, pretrained=False)
+    repository = tmp_path / "hub" / f"models--timm--{name}"
+    snapshot = repository / "snapshots" / "0123456789012345678901234567890123456789"
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(snapshot.name)
+    save_file(vit.state_dict(), str(snapshot / "model.safetensors"))
+    command = ("run", "--method", "rlcd", "--dataset", "digits", "--backbone", name, "--dry-run", "--json")
+    small = ("--set", "views.resize=36", "--set", "views.crop=32", "--set", "train.batch_size=4")
+    answer = gcdbench(*command, *small, env={"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"})
+    assert answer.code == 0, answer.stderr
+    plan = answer.json()["plan"][0]
+    expected = build(describe(name), 32)
+    load_into(expected, {k: v for k, v in vit.state_dict().items() if not k.startswith("head.")}, "the model")
+    assert plan["weights_hash"] == weights_hash(expected)
+    assert plan["config"]["views"]["mean"] == [0.5, 0.5, 0.5]

@@ -13,7 +13,7 @@ import gcdbench
 from gcdbench.contracts import Losses, Method, Prediction
 from gcdbench.data.datasets.digits import Digits
 from gcdbench.engine import checkpoint, loop
-from gcdbench.engine.reporter import Silent
+from gcdbench.engine.reporter import Reporter
 from gcdbench.errors import GcdbenchError, PluginError, TrainingError, UsageError
 from tests.trees import write_cifar10, write_image
 
@@ -107,7 +107,7 @@ def test_a_run_leaves_the_global_random_state_alone(tmp_path):
 def test_interrupted_and_continued_equals_uninterrupted(method, tmp_path):
     whole = start(tmp_path, method, "whole", epochs=3)[0]
 
-    class Stop(Silent):
+    class Stop(Reporter):
         def step(self, t, lane):
             if t.epoch == 1 and t.step == 5:
                 raise KeyboardInterrupt
