@@ -23,7 +23,7 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Train the shipped backbone of the embedded digits again (three minutes) and say whether it is the same.
+# Train the shipped backbone of the embedded digits again (about eight minutes) and say whether it is the same.
 weights: $(VENV)/installed
 	$(BIN)/python -m gcdbench.backbone.pretrain_digits $(VENV)/digits_vit.safetensors
 	cmp $(VENV)/digits_vit.safetensors gcdbench/backbone/digits_vit.safetensors && echo "identical to the shipped file"

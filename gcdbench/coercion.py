@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 import types
 from typing import Any, Literal, Union, get_args, get_origin
@@ -52,7 +53,7 @@ def coerce(value: Any, hint: Any, key: str, source: str) -> Any:
         if isinstance(value, int) and not isinstance(value, bool):
             return value
     elif hint is float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             return float(value)
     elif hint is str and isinstance(value, str):
         return value

@@ -106,6 +106,9 @@ class TrainConfig:
                 raise UsageError(f"train.{name} is {getattr(self, name)}; it must be at least 1.")
         if self.lr <= 0:
             raise UsageError(f"train.lr is {self.lr}; it must be positive.")
+        for name in ("momentum", "weight_decay", "lr_floor"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"train.{name} is {getattr(self, name)}; it must not be negative.")
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,13 @@ class EvalConfig:
     """Also evaluate every so many epochs (0: only at the end, or each epoch if the selection rule needs it)."""
     batch_size: int = 256
     """Images per forward pass in evaluation."""
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or self.every < 0:
+            raise UsageError(
+                f"eval.batch_size is {self.batch_size} and eval.every is {self.every}; "
+                "the first must be at least 1, the second at least 0."
+            )
 
 
 @dataclass(frozen=True)

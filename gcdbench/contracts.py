@@ -99,6 +99,10 @@ class Dataset(abc.ABC):
     def class_split(self) -> ClassSplit:
         """The published base and novel classes."""
 
+    def content_hash(self, part: str) -> str:
+        """Identifies the images behind the names, where names alone do not (a person's own files); else empty."""
+        return ""
+
     def labelled_rows(self, index: Index, base: Sequence[int], ratio: float) -> IntArray | None:
         """Rows that are labelled, where the data itself says so; None applies the published draw."""
         return None

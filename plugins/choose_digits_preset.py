@@ -2,8 +2,8 @@
 
     python plugins/choose_digits_preset.py rlcd train.lr=0.02,0.05,0.1 method.entropy_weight=1,2,4
 
-A fifth of the labelled rows is treated as unlabelled during training. For every combination of the given values
-it prints, averaged over seeds, what a user without hidden labels can know:
+`rlcd:released` takes another recipe. A fifth of the labelled rows is treated as unlabelled during training. For every
+combination of the given values it prints, averaged over seeds, what a user without hidden labels can know:
 
 held-out    accuracy of the held-out rows over *all* classes: falls to zero if unlabelled base rows drift into
             novel classes, which the supervised loss cannot show
@@ -67,7 +67,8 @@ def features(space: Workspace, method: Method) -> np.ndarray:
 
 def measure(method: str, settings: dict[str, Any], folder: Path) -> np.ndarray:
     """held-out, base rows, balance, silhouette of one combination, averaged over seeds."""
-    planned = plan(RunRequest(method=method, dataset="digits", seeds=SEEDS, settings=settings))
+    name, _, recipe = method.partition(":")
+    planned = plan(RunRequest(method=name, dataset="digits", recipe=recipe or None, seeds=SEEDS, settings=settings))
     rows = []
     for resolved in planned.runs:
         space = prepare(planned, resolved, Compute(torch.device("cpu"), "fp32"), Path("."))

@@ -16,7 +16,7 @@ from gcdbench.backbone.vit import SplitViT
 from gcdbench.backbone.weights import load_into, read_state, weights_hash
 from gcdbench.config import BackboneConfig
 from gcdbench.engine.seeding import fenced_rng
-from gcdbench.errors import DataError, UsageError, nearest
+from gcdbench.errors import DataError, UsageError, nearest, unknown
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,16 @@ def describe(name: str) -> BackboneSpec:
         close = nearest(name, [*CATALOGUE, *vits])
         hint = f" Did you mean '{close}'?" if close else ""
         raise UsageError(f"There is no backbone '{name}'.{hint} Use {', '.join(CATALOGUE)} or the name of a timm ViT.")
+    architecture, _, tag = name.partition(".")
+    tags = [full for full in timm.list_pretrained(f"{architecture}.*") if full.startswith(f"{architecture}.")]
+    if tag and name not in tags:
+        raise unknown(f"set of weights for {architecture} called", name, tags)
     return BackboneSpec(name, "a timm ViT by name", timm_name=name)
+
+
+def short_name(name: str) -> str:
+    """The short name of a backbone that is given by its timm name."""
+    return next((spec.name for spec in CATALOGUE.values() if spec.timm_name == name), name)
 
 
 def normalisation(spec: BackboneSpec) -> tuple[tuple[float, ...], tuple[float, ...]] | None:

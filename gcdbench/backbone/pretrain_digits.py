@@ -30,7 +30,7 @@ from gcdbench.losses import info_nce
 
 SIDE, WIDE = 16, 18
 """Side of a view, and of the resized image it is taken from."""
-EPOCHS = 80
+EPOCHS = 200
 BATCH = 64
 RATE = 1e-3
 TEMPERATURE = 0.3

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gcdbench.cli.options import data_root_option
+from gcdbench.cli.options import SuggestingGroup, data_root_option
 from gcdbench.cli.output import err, json_option, out, print_json, print_table
 from gcdbench.errors import DataError
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gcdbench.data.fetch import Archive
 
 
-@click.group("data")
+@click.group("data", cls=SuggestingGroup)
 def data_group() -> None:
     """Datasets on disk: what they look like, whether they are complete, how to get them, how they are split."""
 
@@ -99,27 +99,42 @@ def verify_command(dataset: str, data_root: Path | None, sample: int | None, as_
 @click.argument("dataset")
 @data_root_option
 @click.option("--keep-archive", is_flag=True, help="Do not delete the archive after unpacking.")
-def fetch_command(dataset: str, data_root: Path | None, keep_archive: bool) -> None:
+@json_option
+def fetch_command(dataset: str, data_root: Path | None, keep_archive: bool, as_json: bool) -> None:
     """Download a dataset, or say how to get it by hand where no stable public source exists."""
+    opened = _open(dataset, data_root)
+    steps = [step.replace("<data root>", str(opened.root)) for step in opened.steps]
+    if opened.archives:
+        status = _fetch(opened, keep_archive)
+    elif steps:
+        status = "cannot be downloaded automatically. Do this:"
+    else:
+        status = "needs no download."
+    if as_json:
+        print_json({"dataset": opened.name, "root": str(opened.root), "status": status, "steps": steps})
+        return
+    click.echo(f"{opened.title} {status}")
+    for number, step in enumerate(steps, 1):
+        click.echo(f"{number}. {step}")
+
+
+def _fetch(dataset: Dataset, keep_archive: bool) -> str:
+    """Download and unpack, unless the data is there; what came of it."""
     from gcdbench.data.fetch import unpack
 
-    opened = _open(dataset, data_root)
-    if not opened.archives:
-        if not opened.steps:
-            click.echo(f"{opened.title} needs no download.")
-            return
-        click.echo(f"{opened.title} cannot be downloaded automatically. Do this:")
-        for number, step in enumerate(opened.steps, 1):
-            click.echo(f"{number}. {step.replace('<data root>', str(opened.root))}")
-        return
-    for archive in opened.archives:
-        path = _download(archive, opened.root)
+    try:
+        if dataset.expected is not None and len(dataset.index("train")) == dataset.expected.train:
+            return f"is already complete below {dataset.root}."
+    except DataError:
+        pass  # not there yet
+    for archive in dataset.archives:
+        path = _download(archive, dataset.root)
         click.echo(f"Unpacking {path} ...", err=True)
-        unpack(path, opened.root)
+        unpack(path, dataset.root)
         if not keep_archive:
             path.unlink()
-    rows = len(opened.index("train"))
-    click.echo(f"{opened.title} is ready below {opened.root}: {rows:,} training rows.")
+    fresh = type(dataset)(dataset.root)
+    return f"is ready below {dataset.root}: {len(fresh.index('train')):,} training rows."
 
 
 def _download(archive: Archive, folder: Path) -> Path:

@@ -8,6 +8,7 @@ from importlib import import_module
 import click
 
 from gcdbench import __version__
+from gcdbench.cli.options import SuggestingGroup
 from gcdbench.errors import EXIT_CODES, GcdbenchError
 
 COMMANDS = {
@@ -22,7 +23,7 @@ COMMANDS = {
 """Where each command lives; imported only when it is called or its help is shown."""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(SuggestingGroup):
     """Imports a command when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -36,16 +37,6 @@ class LazyGroup(click.Group):
         module, _, attribute = COMMANDS[name].partition(":")
         command: click.Command = getattr(import_module(module), attribute)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """A wrong command gets the nearest right one."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from gcdbench.errors import unknown
-
-            raise unknown("command", args[0], COMMANDS)
-        return super().resolve_command(ctx, args)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Installed plugins (none is imported) and exit codes."""
@@ -78,10 +69,13 @@ def main(arguments: list[str] | None = None) -> None:
         fault.show()
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
-        _say("Interrupted. Finished epochs are kept; the same command goes on from there.")
+        _say("Interrupted. A run keeps its finished epochs: the same command without --force goes on from there.")
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()
+        sys.exit(1)
+    except OSError as fault:
+        _say(f"{fault}." if fault.filename is None else f"{fault.filename}: {fault.strerror}.")
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
 

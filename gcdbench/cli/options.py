@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from gcdbench.errors import unknown
+
 data_root_option = click.option(
     "--data-root",
     type=click.Path(path_type=Path),
@@ -20,6 +22,22 @@ runs_option = click.option(
 )
 
 
+MAX_SEEDS = 1000
+
+
+class SuggestingGroup(click.Group):
+    """A wrong command gets the nearest right one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or a UsageError with the nearest name."""
+        known = self.list_commands(ctx)
+        if args and args[0] not in known and not args[0].startswith("-"):
+            raise unknown("command", args[0], known)
+        return super().resolve_command(ctx, args)
+
+
 class Seeds(click.ParamType):
     """`0`, `0,1,2` or `0-4`."""
 
@@ -32,9 +50,12 @@ class Seeds(click.ParamType):
         found: list[int] = []
         for piece in str(value).split(","):
             low, sign, high = piece.strip().partition("-")
-            if not low.isdigit() or (sign and not high.isdigit()):
+            numbers = [low, high] if sign else [low]
+            if not all(n.isascii() and n.isdigit() for n in numbers):
                 self.fail(f"'{value}' is not a list of seeds like 0,1,2 or 0-4.", param, ctx)
-            found += range(int(low), int(high) + 1) if sign else [int(low)]
+            if int(numbers[-1]) - int(low) >= MAX_SEEDS:
+                self.fail(f"'{value}' names more than {MAX_SEEDS} seeds.", param, ctx)
+            found += range(int(low), int(numbers[-1]) + 1)
         if not found:
             self.fail(f"'{value}' names no seed.", param, ctx)
         return tuple(dict.fromkeys(found))

@@ -22,13 +22,14 @@ def show_command(run: str, runs: Path, as_json: bool) -> None:
     """Show a run: RUN is its directory, its id or the beginning of its id."""
     folder = find_run(run, runs)
     if not (folder / "record.json").is_file():
-        epochs = 0
-        metrics = folder / "metrics.jsonl"
-        if metrics.is_file():
-            epochs = len([line for line in metrics.read_text(encoding="utf-8").splitlines() if line])
-        planned = json.loads((folder / "config.json").read_text(encoding="utf-8"))["train"]["epochs"]
+        from gcdbench.results.rundir import RunDirectory
+
+        try:
+            planned = json.loads((folder / "config.json").read_text(encoding="utf-8"))["train"]["epochs"]
+        except (OSError, ValueError, KeyError, TypeError) as fault:
+            raise UsageError(f"{folder} is no run directory: its config.json cannot be understood.") from fault
         raise UsageError(
-            f"The run in {folder} is unfinished: {epochs} of {planned} epochs are done. "
+            f"The run in {folder} is unfinished: {len(RunDirectory(folder).epochs())} of {planned} epochs are done. "
             "Give its `gcdbench run` command again to go on."
         )
     record = read_record(folder / "record.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import tarfile
 import urllib.error
 import urllib.request
@@ -41,7 +42,10 @@ def md5_of(path: Path) -> str:
 
 def download(archive: Archive, folder: Path, report: Report) -> Path:
     """Fetch into ``folder``, going on from a partial file; the name appears only after the checksum agrees."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise DataError(f"The folder {folder} cannot be made: {fault}.") from fault
     target = folder / archive.filename
     if target.is_file() and md5_of(target) == archive.md5:
         return target
@@ -59,10 +63,12 @@ def download(archive: Archive, folder: Path, report: Report) -> Path:
                     stream.write(block)
                     have += len(block)
                     report(have, total)
+                if total is not None and have < total:
+                    raise OSError(f"the connection ended after {have:,} of {total:,} bytes")
     except urllib.error.HTTPError as fault:
         if fault.code != 416:  # 416: the partial file is already whole
             raise DataError(f"{archive.url} answered {fault.code} {fault.reason}.") from fault
-    except (urllib.error.URLError, OSError) as fault:
+    except (urllib.error.URLError, http.client.HTTPException, OSError) as fault:
         reason = getattr(fault, "reason", fault)
         raise DataError(
             f"{archive.url} cannot be downloaded: {reason}. What has arrived is kept; run the command again."

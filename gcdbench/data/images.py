@@ -8,9 +8,14 @@ from PIL import Image
 from torch import Tensor
 
 from gcdbench.contracts import Dataset
+from gcdbench.errors import DataError
 
 CACHE_BYTES = 1 << 30
 """Resized images are kept if all of them fit into this."""
+
+
+MAX_RATIO = 100
+"""Longer side over shorter side of an image; beyond it, resizing the shorter side up would fill the memory."""
 
 
 def resize_shorter(image: Image.Image, side: int) -> Image.Image:
@@ -44,7 +49,11 @@ class ResizedImages:
         kept = self._cache.get(row)
         if kept is not None:
             return kept
-        image = resize_shorter(self.dataset.image(self.part, row), self.resize)
+        image = self.dataset.image(self.part, row)
+        if max(image.size) > MAX_RATIO * min(image.size):
+            name = self.dataset.index(self.part).items[row]
+            raise DataError(f"The image {name} is {image.size[0]} x {image.size[1]} pixels: too long and thin to use.")
+        image = resize_shorter(image, self.resize)
         tensor = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1).contiguous()
         if self.fits:
             self._cache[row] = tensor

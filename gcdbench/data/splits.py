@@ -49,9 +49,9 @@ class Split:
         return digest.hexdigest()[:16]
 
 
-def index_hash(index: Index) -> str:
-    """Sixteen hex digits over the names and labels of all rows."""
-    digest = hashlib.sha256("\n".join(index.items).encode())
+def index_hash(index: Index, content: str = "") -> str:
+    """Sixteen hex digits over the names and labels of all rows (and what the dataset says of their content)."""
+    digest = hashlib.sha256("\n".join(index.items).encode("utf-8", "surrogateescape") + content.encode())
     digest.update(np.asarray(index.labels, dtype="<i8").tobytes())
     return digest.hexdigest()[:16]
 
@@ -68,6 +68,8 @@ def cut_base(split: ClassSplit, novel_ratio: float | None) -> ClassSplit:
         return split
     total = len(split.base) + len(split.novel)
     keep = round(total * (1 - novel_ratio))
+    if keep == len(split.base) + 1:  # the published share itself, written with fewer digits (341 of 683)
+        keep = len(split.base)
     if keep > len(split.base):
         least = len(split.novel) / total
         raise UsageError(
@@ -93,6 +95,8 @@ def make_split(dataset: Dataset, index: Index, config: DataConfig) -> Split:
         candidates = np.flatnonzero(np.isin(index.labels, classes.base))
         given = candidates[draw_labelled(len(candidates), config.label_ratio)]
     labelled = np.sort(np.asarray(given, dtype=np.int64))
+    if not np.isin(index.labels[labelled], classes.base).all():
+        raise DataError(f"{dataset.name}: a row that is labelled belongs to no base class.")
     unlabelled = np.setdiff1d(np.arange(len(index), dtype=np.int64), labelled)
     if len(unlabelled) == 0:
         raise DataError(f"{dataset.name}: every row is labelled, so there is nothing to discover.")

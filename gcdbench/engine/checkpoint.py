@@ -11,6 +11,7 @@ from gcdbench.errors import GcdbenchError
 from gcdbench.files import write_atomically
 
 FILE = "checkpoint/last.pt"
+KEYS = {"stage", "epoch", "lane", "selected"}
 
 
 def save(folder: Path, state: dict[str, Any]) -> None:
@@ -24,7 +25,10 @@ def load(folder: Path, device: torch.device) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        return torch.load(path, map_location=device, weights_only=True)
+        state = torch.load(path, map_location=device, weights_only=True)
+        if not isinstance(state, dict) or not state.keys() >= KEYS:
+            raise ValueError("it is no checkpoint of a run")
+        return state
     except Exception as fault:  # a damaged file can raise almost anything
         first = (str(fault).splitlines() or [type(fault).__name__])[0]
         raise GcdbenchError(

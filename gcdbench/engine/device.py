@@ -41,11 +41,14 @@ class Compute:
         return self.device.type
 
     def peak_memory(self) -> int:
-        """Largest memory in use so far, in bytes: on the device for CUDA, of the process otherwise."""
+        """Largest memory in use so far, in bytes: on the device for CUDA, of the process otherwise; 0 if unknown."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
-        import resource
         import sys
+
+        if sys.platform == "win32":
+            return 0
+        import resource
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024

@@ -11,8 +11,8 @@ from gcdbench.errors import GcdbenchError, PluginError, TrainingError
 
 
 @contextmanager
-def plugin_call(name: str, hook: str) -> Iterator[None]:
-    """Turn whatever a method raises inside into a PluginError; out of memory is told as what it is."""
+def plugin_call(name: str, hook: str, kind: str = "method") -> Iterator[None]:
+    """Turn whatever a plugin raises inside into a PluginError; out of memory is told as what it is."""
     try:
         yield
     except GcdbenchError:
@@ -23,4 +23,4 @@ def plugin_call(name: str, hook: str) -> Iterator[None]:
             "or use --precision bf16."
         ) from fault
     except Exception as fault:
-        raise PluginError(f"The method '{name}' failed in {hook}: {type(fault).__name__}: {fault}") from fault
+        raise PluginError(f"The {kind} '{name}' failed in {hook}: {type(fault).__name__}: {fault}") from fault

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,7 +11,16 @@ from torch import Tensor
 from gcdbench.contracts import Batch, Losses, Method, Progress, Stage
 from gcdbench.engine.device import Compute
 from gcdbench.engine.faults import plugin_call
-from gcdbench.errors import PluginError, TrainingError
+from gcdbench.errors import GcdbenchError, PluginError, TrainingError
+
+
+class Sums(NamedTuple):
+    """Sums of a set of terms over the steps that had exactly these terms."""
+
+    values: Tensor
+    count: int
+    first_bad: Tensor
+    """Step at which each term was first not finite, infinity if never."""
 
 
 class Lane:
@@ -22,8 +31,7 @@ class Lane:
         self.method = method
         self.compute = compute
         self.scaler = compute.scaler()
-        self.sums: dict[str, Tensor] = {}
-        self.count = 0
+        self.sums: dict[tuple[str, ...], Sums] = {}
 
     def start_stage(self, stage: Stage) -> None:
         """Ask the method for the stage's optimisers."""
@@ -38,10 +46,10 @@ class Lane:
         for optim in self.optims.values():
             for group in optim.optimizer.param_groups:
                 group["lr"] = optim.schedule(group["initial_lr"], t)
-        self.sums, self.count = {}, 0
+        self.sums = {}
 
     def step(self, batch: Batch, t: Progress) -> None:
-        """One optimiser step; nothing in here makes the host wait for the device."""
+        """One optimiser step. Nothing in here waits for the device, save the overflow check of an unfused fp16 step."""
         with plugin_call(self.name, "forward"):
             with self.compute.autocast():
                 losses = self.method(batch, t)
@@ -57,7 +65,7 @@ class Lane:
             if active is None or name in active:
                 self.scaler.step(optim.optimizer)
         self.scaler.update()
-        self._accumulate(losses, total)
+        self._accumulate(losses, total, t.step)
         with plugin_call(self.name, "on_step_end"), torch.no_grad():
             self.method.on_step_end(batch, t)
 
@@ -69,26 +77,33 @@ class Lane:
                 shape = tuple(term.value.shape)
                 raise PluginError(f"The loss term '{name}' of '{self.name}' has shape {shape}; it must be one number.")
 
-    def _accumulate(self, losses: Losses, total: Tensor) -> None:
-        for name, value in (("total", total), *((n, t.value) for n, t in losses.items())):
-            detached = value.detach().float()
-            self.sums[name] = self.sums[name] + detached if name in self.sums else detached
-        self.count += 1
+    def _accumulate(self, losses: Losses, total: Tensor, step: int) -> None:
+        """Add the terms to the sums on the device, and note there at which step each first was not finite."""
+        names = ("total", *losses)
+        values = torch.stack([total.detach(), *(term.value.detach() for term in losses.values())]).float()
+        never = torch.full_like(values, float("inf"))
+        entry = self.sums.get(names) or Sums(torch.zeros_like(values), 0, never)
+        first_bad = torch.where(values.isfinite(), never, float(step)).minimum(entry.first_bad)
+        self.sums[names] = Sums(entry.values + values, entry.count + 1, first_bad)
 
     def means(self) -> dict[str, float]:
         """Mean of every term over the epoch so far (waits for the device); not-finite ones stop the run."""
-        if not self.sums:
-            return {}
-        values = (torch.stack(list(self.sums.values())) / self.count).tolist()
-        found = dict(zip(self.sums, values, strict=True))
-        bad = [name for name, value in found.items() if not math.isfinite(value)]
+        sums: dict[str, float] = {}
+        counts: dict[str, int] = {}
+        bad: list[tuple[float, str]] = []
+        for names, entry in self.sums.items():
+            for name, value, first in zip(names, entry.values.tolist(), entry.first_bad.tolist(), strict=True):
+                sums[name] = sums.get(name, 0.0) + value
+                counts[name] = counts.get(name, 0) + entry.count
+                if math.isfinite(first) and name != "total":
+                    bad.append((first, name))
         if bad:
-            culprit = next((n for n in bad if n != "total"), bad[0])
+            step, culprit = min(bad)
             raise TrainingError(
-                f"The loss term '{culprit}' of '{self.name}' is not finite. Lower train.lr, or use "
-                "--precision fp32 or bf16; the last checkpoint is from before this epoch."
+                f"The loss term '{culprit}' of '{self.name}' is not finite at step {int(step) + 1} of the epoch. Lower "
+                "train.lr, or use --precision fp32 or bf16; the last checkpoint is from before this epoch."
             )
-        return found
+        return {name: value / counts[name] for name, value in sums.items()}
 
     def learning_rates(self) -> dict[str, float]:
         """Largest current rate of each optimiser."""
@@ -104,7 +119,13 @@ class Lane:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
-        self.method.load_state_dict(state["method"])
-        for name, optim in self.optims.items():
-            optim.optimizer.load_state_dict(state["optims"][name])
-        self.scaler.load_state_dict(state["scaler"])
+        try:
+            self.method.load_state_dict(state["method"])
+            for name, optim in self.optims.items():
+                optim.optimizer.load_state_dict(state["optims"][name])
+            self.scaler.load_state_dict(state["scaler"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as fault:
+            raise GcdbenchError(
+                f"The checkpoint does not fit the method '{self.name}' ({type(fault).__name__}). "
+                "Delete it or use --force to start the run again."
+            ) from fault

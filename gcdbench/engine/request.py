@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gcdbench import registry
-from gcdbench.config import Layer, Resolved, flatten, read_toml, resolve
+from gcdbench.backbone.load import describe, normalisation, short_name
+from gcdbench.config import BackboneConfig, Layer, Resolved, flatten, read_toml, resolve
 from gcdbench.contracts import Dataset, Method
 from gcdbench.errors import PluginError, UsageError, unknown
 from gcdbench.presets import preset_layers, recipe_name
@@ -44,6 +45,7 @@ class Plan:
     runs: tuple[Resolved, ...]
 
 
+DEFAULT_BACKBONE = BackboneConfig().name
 _FLAGS = {
     "backbone": "backbone.name",
     "epochs": "train.epochs",
@@ -83,6 +85,10 @@ def plan(request: RunRequest) -> Plan:
 
     def build(seed: int, backbone: str | None) -> Resolved:
         presets = preset_layers(method_class, recipe, dataset, backbone)
+        notes = [layer.source for layer in presets]
+        known = (None, DEFAULT_BACKBONE, dataset_class.backbone)
+        if backbone not in known and not any(f" on {backbone}" in note for note in notes):
+            notes.append(f"ours: no settings for {backbone} were published; the dataset's are used as they are")
         middle = [] if backbone is None else _backbone_layer(backbone)
         return resolve(
             method=plugin.name,
@@ -91,12 +97,21 @@ def plan(request: RunRequest) -> Plan:
             seed=seed,
             method_config=method_class.Config,
             layers=[*general, *middle, *presets, *chosen],
-            presets=[layer.source for layer in presets],
+            presets=notes if backbone is not None else (),
         )
 
-    seeds = request.seeds or (0,)
-    backbone = build(seeds[0], None).config.backbone.name
+    seeds = _seeds(request.seeds)
+    backbone = short_name(build(seeds[0], None).config.backbone.name)
     return Plan(plugin, method_class, dataset_class, tuple(build(seed, backbone) for seed in seeds))
+
+
+def _seeds(asked: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Different seeds in the order given; a seed named twice would count as two runs."""
+    if asked is None:
+        return (0,)
+    if not asked or not all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in asked):
+        raise UsageError(f"Seeds must be whole numbers from 0 upwards like 0,1,2, not {list(asked)}.")
+    return tuple(dict.fromkeys(asked))
 
 
 def _dataset_layer(dataset: type[Dataset]) -> Layer:
@@ -109,8 +124,6 @@ def _dataset_layer(dataset: type[Dataset]) -> Layer:
 
 
 def _backbone_layer(name: str) -> list[Layer]:
-    from gcdbench.backbone.load import describe, normalisation
-
     numbers = normalisation(describe(name))
     if numbers is None:
         return []
@@ -136,7 +149,5 @@ def _with_file(request: RunRequest) -> tuple[RunRequest, Layer]:
             changes[key] = run[key]
     if "seeds" in run and request.seeds is None:
         seeds = run["seeds"] if isinstance(run["seeds"], list) else [run["seeds"]]
-        if not seeds or not all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in seeds):
-            raise UsageError(f"{source}: run.seeds must be a list of whole numbers like [0, 1, 2].")
         changes["seeds"] = tuple(seeds)
     return dataclasses.replace(request, **changes), Layer(source, flatten(tree, source))

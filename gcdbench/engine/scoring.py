@@ -48,5 +48,12 @@ def score(space: Workspace, prediction: Prediction, rows: str) -> dict[str, floa
         if seen is None:  # only quantities that ignore the targets are asked for
             split = space.data.split
             seen = Truth(np.full(len(prediction.cluster), -1), len(split.base), space.k)
-        numbers.update(evaluator(seen, prediction))
+        try:
+            with plugin_call(evaluator.name, "__call__", kind="evaluator"):
+                numbers.update(evaluator(seen, prediction))
+        except PluginError as fault:
+            if evaluator.headline:
+                raise
+            if str(fault) not in space.warnings:
+                space.warnings.append(str(fault))
     return {name: value for name, value in numbers.items() if not math.isnan(value)}

@@ -6,9 +6,11 @@ No generator carries state across epochs, so a resumed run draws what an uninter
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 
 
@@ -25,11 +27,18 @@ def generator(seed: int, *names: str | int, device: torch.device | str = "cpu") 
 
 @contextmanager
 def fenced_rng(seed: int, *names: str | int) -> Iterator[None]:
-    """Inside, torch's global stream is a derived one; outside, it is as if nothing had been drawn.
+    """Inside, the global streams of torch, numpy and random are derived ones; outside, nothing has been drawn.
 
     For code that cannot be handed a generator: layer constructors, dropout, third-party plugins.
     """
+    numbers, plain = np.random.get_state(), random.getstate()
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(derive(seed, *names))
-        yield
+        np.random.seed(derive(seed, *names, "numpy") % 2**32)
+        random.seed(derive(seed, *names, "random"))
+        try:
+            yield
+        finally:
+            np.random.set_state(numbers)
+            random.setstate(plain)

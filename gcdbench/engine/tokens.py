@@ -13,6 +13,7 @@ from gcdbench.data.images import ResizedImages
 from gcdbench.data.stream import default_workers, stream
 from gcdbench.data.views import Normalise, ViewPlan, random_plan
 from gcdbench.engine.device import Compute
+from gcdbench.errors import TrainingError
 
 
 class TokenSource:
@@ -39,8 +40,23 @@ class TokenSource:
         """Each plan with its tokens, in order."""
         pixels = stream(self.images[part], plans, self.views.crop, self.workers[part], self.compute.pins)
         for plan, views in pixels:
-            with self.compute.autocast():
-                yield plan, self.trunk(self.normalise(views), self.micro_batch)
+            # Computed before the yield: a suspended generator would leave autocast on for whoever uses the tokens.
+            tokens = self._pass(self.normalise(views))
+            yield plan, tokens
+
+    def _pass(self, images: Tensor) -> Tensor:
+        """A trunk pass; out of memory halves the micro-batch, which changes nothing but memory."""
+        while True:
+            try:
+                with self.compute.autocast():
+                    return self.trunk(images, self.micro_batch)
+            except torch.OutOfMemoryError as fault:
+                if self.micro_batch == 1:
+                    raise TrainingError(
+                        "Out of memory in the trunk even for a single image. Use --precision bf16, "
+                        "a smaller views.crop or a smaller backbone."
+                    ) from fault
+                self.micro_batch = max(1, min(self.micro_batch, len(images)) // 2)
 
     def rows(self, part: str, rows: Tensor, batch: int, random: torch.Generator | None = None) -> Iterator[Tensor]:
         """Tokens of one view of each row: the centre, or a random one if a generator is given."""

@@ -28,6 +28,9 @@ from gcdbench.errors import PluginError, UsageError
 from gcdbench.evaluation.selection import SelectionRule, selection_rule
 from gcdbench.protocol import Protocol
 
+MAX_K = 100_000
+"""More classes than this are a slip of the keyboard."""
+
 
 @dataclass(frozen=True)
 class DataSide:
@@ -39,10 +42,11 @@ class DataSide:
     test: Index | None
     """Index of the test part, if the run looks at it."""
 
+    @cached_property
     def hash(self) -> str:
         """Hash of every index the run looks at."""
-        hashes = [index_hash(self.index)] + ([index_hash(self.test)] if self.test is not None else [])
-        return "+".join(hashes)
+        parts = {"train": self.index} | ({} if self.test is None else {"test": self.test})
+        return "+".join(index_hash(index, self.dataset.content_hash(part)) for part, index in parts.items())
 
     def test_target(self) -> IntArray:
         """True targets of the test rows."""
@@ -118,12 +122,13 @@ class Workspace:
 
     @cached_property
     def run_id(self) -> str:
-        """Hash of config, data and weights."""
+        """Hash of config, data, weights and the plugin's version."""
         return run_id(
             self.config,
-            index=self.data.hash(),
+            index=self.data.hash,
             split=self.data.split.hash(),
             weights=self.backbone_info.weights_hash,
+            plugin=self.plan.method.version,
         )
 
     @cached_property
@@ -131,7 +136,7 @@ class Workspace:
         """What makes this run's numbers comparable."""
         return Protocol(
             dataset=self.config.dataset,
-            index_hash=self.data.hash(),
+            index_hash=self.data.hash,
             split_hash=self.data.split.hash(),
             scored_rows=self.config.eval.rows,
             evaluators={e.name: e.version for e in self.evaluators if e.headline},
@@ -227,6 +232,10 @@ def _check(plan: Plan, config: RunConfig, data: DataSide) -> list[str]:
         )
     if config.data.k is not None and config.data.k < len(split.base):
         raise UsageError(f"--k is {config.data.k}, but there are {len(split.base)} base classes already.")
+    if not split.complete and selection_rule(config.eval.selection).metric is not None:
+        raise UsageError(f"eval.selection={config.eval.selection} needs the true classes, which '{name}' lacks.")
+    if config.data.k is not None and config.data.k > MAX_K:
+        raise UsageError(f"--k is {config.data.k}; at most {MAX_K} classes are possible.")
     if config.views.count != plan.method_class.traits.views:
         needed = plan.method_class.traits.views
         raise UsageError(f"views.count is {config.views.count}, but the method '{config.method}' needs {needed}.")
@@ -249,7 +258,8 @@ def load_evaluators() -> tuple[list[Evaluator], list[str]]:
     broken: list[str] = []
     for plugin in registry.plugins("evaluator"):
         try:
-            loaded.append(plugin.load()())
+            with plugin_call(plugin.name, "__init__", kind="evaluator"):
+                loaded.append(plugin.load()())
         except PluginError as fault:
             broken.append(str(fault))
     return loaded, broken

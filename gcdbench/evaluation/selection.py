@@ -24,7 +24,13 @@ RULES = {
     rule.name: rule
     for rule in (
         SelectionRule("last", "the last epoch, no selection"),
-        SelectionRule("best-base-test", "highest Base accuracy (v2) on the test rows", "base", "test"),
+        SelectionRule(
+            "best-base-test",
+            "highest Base accuracy (v2) on the test rows (an oracle: the assignment sees novel labels)",
+            "base",
+            "test",
+            True,
+        ),
         SelectionRule("best-base-test-v1", "highest Base accuracy (v1) on the test rows", "v1_base", "test"),
         SelectionRule(
             "best-novel-test",

@@ -66,12 +66,26 @@ def versions() -> dict[str, str]:
     return found
 
 
+_KINDS = {
+    "seed": int,
+    "run_id": str,
+    **dict.fromkeys(("metrics", "selected", "config", "protocol", "backbone", "data", "timings"), dict),
+}
+"""Fields that are used without asking, and what they must be."""
+
+
 def read_record(path: Path) -> Record:
     """A record from disk; `dir` is where it is now."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data.get("schema") != SCHEMA:
             raise GcdbenchError(f"{path} has schema {data.get('schema')}; this gcdbench reads schema {SCHEMA}.")
-        return Record(**{**data, "dir": str(path.parent)})
+        record = Record(**{**data, "dir": str(path.parent)})
+        for field_, kind in _KINDS.items():
+            if not isinstance(getattr(record, field_), kind):
+                raise ValueError(f"'{field_}' is not what it should be")
+        return record
     except (OSError, ValueError, TypeError, AttributeError) as fault:
-        raise GcdbenchError(f"The record {path} cannot be read: {fault}.") from fault
+        raise GcdbenchError(
+            f"The record {path} cannot be read: {fault}. `gcdbench run --force` repeats the run."
+        ) from fault

@@ -66,7 +66,13 @@ class RunDirectory:
         path = self.path / "metrics.jsonl"
         if not path.is_file():
             return []
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+        found = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                found.append(json.loads(line))
+            except ValueError:  # a process that was killed may leave half a line
+                break
+        return found
 
     def write_predictions(self, rows: np.ndarray, prediction: Prediction, truth: np.ndarray | None) -> None:
         """Row numbers, clusters, confidences and base classes per branch (and the truth where it is known)."""

@@ -8,7 +8,6 @@ variant every loss term of every step (`<variant>.losses`, columns `loss_names`)
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -51,7 +50,7 @@ class Recording:
             self.loss_names = [str(name) for name in self.arrays["loss_names"]]
         except FileNotFoundError as fault:
             raise DataError(f"The trajectory file {path} does not exist.") from fault
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as fault:
+        except Exception as fault:  # a damaged archive can raise almost anything
             raise DataError(f"The file {path} is not a recorded trajectory: {fault}.") from fault
 
     def variants(self) -> list[str]:
@@ -149,7 +148,10 @@ def replay(method_class: type[Method], path: Path, recipe: str, variant: str) ->
     recording = Recording(path)
     if variant not in recording.variants():
         raise unknown("recorded parameter-group variant", variant, recording.variants())
-    method, split, _ = build(method_class, recording, recipe, variant)
+    try:
+        method, split, _ = build(method_class, recording, recipe, variant)
+    except KeyError as fault:
+        raise DataError(f"The recording {path} lacks {fault}, which this method's replay needs.") from fault
     stage = method.stages()[0]
     optims = method.optimizers(stage)
     expected = recording.arrays[f"{variant}.losses"]
@@ -190,6 +192,7 @@ def _deviations(recording: Recording, variant: str, seen: Any, expected: Any, me
     for reference, own in method.reference_names().items():
         final = recording.arrays.get(f"{variant}.final.{reference}")
         if final is not None:
-            difference = state[own].reshape(final.shape).numpy() - final
-            found.append(Deviation(f"final {reference}", float(np.abs(difference).max())))
+            difference = np.abs(state[own].reshape(final.shape).numpy() - final)
+            largest = float(difference.max()) if np.isfinite(difference).all() else float("inf")
+            found.append(Deviation(f"final {reference}", largest))
     return found

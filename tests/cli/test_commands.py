@@ -98,6 +98,7 @@ def test_data_fetch_prints_steps_where_nothing_can_be_downloaded(cli):
     answer = cli("data", "fetch", "herbarium19")
     assert answer.code == 0
     assert "small-train" in answer.stdout
+    assert "small-train" in cli("data", "fetch", "herbarium19", "--json").json()["steps"][0]
     assert cli("data", "fetch", "digits").stdout == "Digits (embedded) needs no download.\n"
 
 
@@ -162,6 +163,9 @@ def test_check_refuses_what_is_no_recording(cli, tmp_path, golden):
     answer = cli("check", "simgcd", "--trajectory", golden / "simgcd_trajectory.npz", "--param-groups", "difflr")
     assert answer.code == 2
     assert "variant 'difflr'" in answer.stderr
+    answer = cli("check", "simgcd", "--trajectory", golden / "rlcd_trajectory.npz")
+    assert answer.code == 4
+    assert "lacks" in answer.stderr
 
 
 def test_module_and_version(gcdbench):

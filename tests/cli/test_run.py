@@ -21,7 +21,7 @@ def test_run_prints_a_table_and_writes_the_run(method, extra, gcdbench, tmp_path
     assert all((folder / "record.json").is_file() for folder in folders)
 
 
-def test_json_is_one_document_and_repeats_exactly(gcdbench, tmp_path):
+def test_json_is_one_document_and_repeats_exactly(gcdbench, cli, tmp_path):
     command = ("run", "--method", "rlcd", "--dataset", "digits", *QUICK, "--json")
     one, two = gcdbench(*command, "--runs", "a"), gcdbench(*command, "--runs", "b")
     assert one.code == 0, one.stderr
@@ -29,40 +29,39 @@ def test_json_is_one_document_and_repeats_exactly(gcdbench, tmp_path):
     assert set(runs[0]) == {"seed", "run_id", "dir", "metrics"}
     assert {"all", "base", "novel", "ob"} <= set(runs[0]["metrics"])
     assert runs[0]["metrics"] == two.json()["runs"][0]["metrics"]
-    shown = gcdbench(*command, "--runs", "a")
-    assert shown.json() == one.json()
+    assert cli(*command, "--runs", "a").json() == one.json()
 
 
-def test_config_file_and_show(gcdbench, tmp_path):
+def test_config_file_and_show(cli, tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text(
         '[run]\nmethod = "rlcd"\ndataset = "digits"\nseeds = [4]\n'
         "[train]\nepochs = 1\nlr = 0.02\n[method]\nalpha = 0.25\n"
     )
-    answer = gcdbench("run", "--config", file, "--set", "method.alpha=0.3", "--json")
+    answer = cli("run", "--config", file, "--set", "method.alpha=0.3", "--json")
     assert answer.code == 0, answer.stderr
     run = answer.json()["runs"][0]
     assert run["seed"] == 4
-    record = gcdbench("show", run["run_id"][:6], "--json").json()
+    record = cli("show", run["run_id"][:6], "--json").json()
     assert record["config"]["train"]["lr"] == 0.02
     assert record["config"]["method"]["alpha"] == 0.3
     assert record["sources"]["method.alpha"] == "--set"
     assert "mine.toml" in record["sources"]["train.lr"]
-    text = gcdbench("show", run["dir"]).stdout
+    text = cli("show", run["dir"]).stdout
     assert run["run_id"] in text
     assert "method.alpha" in text
 
 
-def test_dry_run_trains_nothing(gcdbench, tmp_path):
-    answer = gcdbench("run", "--method", "rlcd", "--dataset", "digits", "--dry-run", "--json")
+def test_dry_run_trains_nothing(cli, tmp_path):
+    answer = cli("run", "--method", "rlcd", "--dataset", "digits", "--dry-run", "--json")
     assert answer.code == 0, answer.stderr
     plan = answer.json()["plan"][0]
     assert plan["labelled_rows"] == 450
-    assert plan["steps_per_epoch"] == 14
+    assert plan["steps_per_epoch"] == 1797 // plan["config"]["train"]["batch_size"]
     assert plan["status"] == "new"
     assert plan["estimated_training_seconds"] > 0
     assert not (tmp_path / "runs").exists()
-    assert "Config" in gcdbench("run", "--method", "rlcd", "--dataset", "digits", "--dry-run").stdout
+    assert "Config" in cli("run", "--method", "rlcd", "--dataset", "digits", "--dry-run").stdout
 
 
 @pytest.mark.parametrize(
@@ -92,7 +91,19 @@ def test_dry_run_trains_nothing(gcdbench, tmp_path):
         (("run", "--method", "rlcd", "--dataset", "digits", "--set", "eval.rows=test"), 4, "no test part"),
         (("run", "--method", "rlcd", "--dataset", "digits", "--config", "none.toml"), 2, "cannot be read"),
         (("run", "--method", "rlcd", "--dataset", "digits", "--set", "views.count=3"), 2, "'rlcd' needs 2"),
+        (("run", "--method", "rlcd", "--dataset", "digits", "--k", "1000000000"), 2, "at most"),
+        (("run", "--method", "rlcd", "--dataset", "digits", "--set", "eval.batch_size=0"), 2, "at least 1"),
+        (("run", "--method", "rlcd", "--dataset", "digits", "--set", "train.momentum=-1"), 2, "not be negative"),
+        (("run", "--method", "simgcd", "--dataset", "digits", "--set", "method.student_temp=0"), 2, "positive"),
+        (("run", "--method", "rlcd", "--dataset", "digits", "--set", "method.alpha=inf"), 2, "must be a number"),
+        (("run", "--method", "rlcd", "--dataset", "digits", "--seed", "0-9999999999"), 2, "more than 1000 seeds"),
+        (
+            ("run", "--method", "rlcd", "--dataset", "digits", "--backbone", "vit_base_patch16_224.dinoo"),
+            2,
+            "Did you mean 'vit_base_patch16_224.dino'",
+        ),
         (("run", "--method", "rlcd"), 2, "--dataset is missing"),
+        (("data", "splt", "cub"), 2, "Did you mean 'split'"),
         (("run", "--dataset", "digits"), 2, "--method is missing"),
         (("run", "--method", "rlcd", "--dataset", "scars"), 4, "cars_train_annos.mat"),
         (("run", "--method", "rlcd", "--dataset", "cifar10"), 4, "gcdbench data fetch cifar10"),
@@ -127,6 +138,21 @@ def test_show_says_that_a_run_is_unfinished(cli, tmp_path):
     answer = cli("show", "0123")
     assert answer.code == 2
     assert "1 of 9 epochs are done" in answer.stderr
+
+
+def test_runs_folder_that_is_a_file_is_a_sentence(cli, tmp_path):
+    (tmp_path / "file").write_text("")
+    answer = cli("run", "--method", "rlcd", "--dataset", "digits", *QUICK, "--runs", "file/x")
+    assert answer.code == 1
+    assert answer.stderr.splitlines()[-1].startswith("Error: file")
+    assert "Traceback" not in answer.stderr
+
+
+def test_show_of_a_foreign_folder_is_a_sentence(cli, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    answer = cli("show", ".")
+    assert answer.code == 2
+    assert "is no run directory" in answer.stderr
 
 
 def test_unreadable_record_is_a_sentence(cli, tmp_path):

@@ -162,6 +162,9 @@ def test_damaged_annotations_are_sentences(tmp_path):
     (folder / "image_class_labels.txt").write_text("1 first\n")
     with pytest.raises(DataError, match="not a whole number"):
         open_dataset("cub", tmp_path / "c").index("train")
+    (folder / "images.txt").write_bytes(b"1 \xff\xfe.jpg\n")
+    with pytest.raises(DataError, match="images.txt cannot be read"):
+        open_dataset("cub", tmp_path / "c").index("test")
     folder = trees.write_cifar10(tmp_path / "x")
     (folder / "data_batch_3").write_bytes(b"\x80\x02}q\x00")
     with pytest.raises(DataError, match="data_batch_3 is not a CIFAR batch"):
@@ -190,3 +193,12 @@ def test_cifar_pixels_are_channel_first(tmp_path):
     content = pickle.loads((folder / "data_batch_1").read_bytes(), encoding="bytes")
     image = np.asarray(open_dataset("cifar10", tmp_path).image("train", 3))
     assert (image == content[b"data"][3].reshape(3, 32, 32).transpose(1, 2, 0)).all()
+
+
+def test_images_that_are_too_thin_are_refused(tmp_path):
+    from gcdbench.data.images import ResizedImages
+
+    folder = trees.write_scars(tmp_path)
+    trees.write_image(folder / "cars_train/00001.jpg", (3000, 2))
+    with pytest.raises(DataError, match="00001.jpg is 3000 x 2 pixels"):
+        ResizedImages(open_dataset("scars", tmp_path), "train", 256)[0]

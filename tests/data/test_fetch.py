@@ -20,6 +20,7 @@ from gcdbench.errors import DataError
 class Handler(http.server.BaseHTTPRequestHandler):
     content: ClassVar[bytes] = b""
     asked: ClassVar[list[str | None]] = []
+    stop_after: ClassVar[int | None] = None
 
     def do_GET(self):
         wanted = self.headers.get("Range")
@@ -31,7 +32,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(206 if wanted else 200)
         self.send_header("Content-Length", str(len(self.content) - start))
         self.end_headers()
-        self.wfile.write(self.content[start:])
+        self.wfile.write(self.content[start : self.stop_after])
 
     def log_message(self, *_):
         pass
@@ -41,6 +42,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def server():
     Handler.content = tar_of({"folder/a.txt": b"hello" * 1000})
     Handler.asked = []
+    Handler.stop_after = None
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
         threading.Thread(target=running.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{running.server_address[1]}/set.tar"
@@ -111,3 +113,13 @@ def test_damaged_archive_is_a_sentence(tmp_path):
     archive.write_bytes(b"junk" * 300)
     with pytest.raises(DataError, match="cannot be unpacked"):
         unpack(archive, tmp_path)
+
+
+def test_a_broken_connection_keeps_what_has_arrived(server, tmp_path):
+    Handler.stop_after = 2000
+    with pytest.raises(DataError, match="What has arrived is kept"):
+        download(Archive(server, md5()), tmp_path, lambda *now: None)
+    assert (tmp_path / "set.tar.part").stat().st_size == 2000
+    Handler.stop_after = None
+    assert download(Archive(server, md5()), tmp_path, lambda *now: None).read_bytes() == Handler.content
+    assert Handler.asked == [None, "bytes=2000-"]

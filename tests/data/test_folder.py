@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from gcdbench.config import DataConfig
 from gcdbench.data.datasets.folder import ImageFolder
 from gcdbench.data.splits import make_split
-from gcdbench.errors import DataError
+from gcdbench.errors import DataError, UsageError
 from tests.trees import write_image
 
 
@@ -54,6 +56,7 @@ def test_csv_with_empty_labels(tmp_path):
         ("path,label\n../a.png,x\n", "lies outside"),
         ("path,label\n/etc/passwd,x\n", "lies outside"),
         ("path,label\na.png,x\na.png,y\n", "listed twice"),
+        ("path,label\na\0b.png,x\n", "lies outside|cannot be read"),
         ("path,label\n,x\n", "has no path"),
         ("path,label\na.png,\n", "at least one known class"),
         ("path,label\n", "no images"),
@@ -68,3 +71,30 @@ def test_bad_csv_is_a_sentence(text, words, tmp_path):
 def test_missing_folder(tmp_path):
     with pytest.raises(DataError, match="does not exist"):
         ImageFolder(tmp_path / "nowhere").index("train")
+
+
+@pytest.mark.parametrize("config", [DataConfig(label_ratio=0.1), DataConfig(novel_ratio=0.5)])
+def test_ratios_do_not_apply_to_given_labels(config, tmp_path):
+    for name in ("cat", "dog", "unlabelled"):
+        write_image(tmp_path / name / "0.png")
+    dataset = ImageFolder(tmp_path)
+    with pytest.raises(UsageError, match="do not apply"):
+        make_split(dataset, dataset.index("train"), config)
+
+
+def test_hidden_files_do_not_count(tmp_path):
+    for name in ("cat/0.png", "dog/0.png", ".cache/0.png", "cat/._0.png"):
+        write_image(tmp_path / name)
+    assert ImageFolder(tmp_path).index("train").items == ("cat/0.png", "dog/0.png")
+
+
+def test_deep_images_are_scaled_and_not_clipped(tmp_path):
+    (tmp_path / "a").mkdir()
+    deep = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)
+    Image.fromarray(deep).save(tmp_path / "a" / "deep.png")
+    write_image(tmp_path / "b" / "0.png")
+    got = np.asarray(ImageFolder(tmp_path).image("train", 0))
+    assert (got[..., 0] == deep // 257).all()
+    Image.fromarray(np.zeros((4, 4), np.float32)).save(tmp_path / "a" / "deep.tif")
+    with pytest.raises(DataError, match="floating-point"):
+        ImageFolder(tmp_path).image("train", 1)

@@ -83,6 +83,10 @@ def test_novel_ratio_cuts_the_base_list(ratio, keep):
     assert after.novel == before.base[keep:] + before.novel
 
 
+def test_published_ratio_may_be_written_with_fewer_digits():
+    assert cut_base(published_split("herbarium19"), 0.5) == published_split("herbarium19")
+
+
 def test_novel_ratio_cannot_be_lowered():
     with pytest.raises(UsageError, match="only be raised"):
         cut_base(published_split("cub"), 0.4)

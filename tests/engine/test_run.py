@@ -109,7 +109,7 @@ def test_interrupted_and_continued_equals_uninterrupted(method, tmp_path):
 
     class Stop(Reporter):
         def step(self, t, lane):
-            if t.epoch == 1 and t.step == 5:
+            if t.epoch == 1 and t.step == 3:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -210,9 +210,15 @@ def test_ratios(tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_low_precision_trains(precision, tmp_path):
+def test_low_precision_trains(precision, tmp_path, monkeypatch):
+    from gcdbench_rlcd import RLCD
+
+    leaked = []
+    monkeypatch.setattr(RLCD, "on_step_end", lambda *_: leaked.append(torch.is_autocast_enabled("cpu")))
     record = start(tmp_path, epochs=2, precision=precision)[0]
     assert record.metrics["ob"] > 60
+    assert leaked
+    assert not any(leaked)  # backward and optimiser ran outside autocast
     assert all(torch.isfinite(w).all() for w in weights(record).values())
     assert all(w.dtype == torch.float32 for w in weights(record).values())
 
@@ -273,12 +279,12 @@ def test_not_finite_loss_stops_with_its_name(tmp_path, monkeypatch):
 
     def forward(self, batch, t):
         losses = original(self, batch, t)
-        if t.epoch == 1:
+        if t.epoch == 1 and t.step >= 2:
             losses.add("explosive", losses["main_ce"].value * float("inf"))
         return losses
 
     monkeypatch.setattr(RLCD, "forward", forward)
-    with pytest.raises(TrainingError, match="'explosive' of 'rlcd' is not finite"):
+    with pytest.raises(TrainingError, match="'explosive' of 'rlcd' is not finite at step 3"):
         start(tmp_path)
     folder = next((tmp_path / "runs/rlcd/digits").iterdir())
     assert not (folder / "record.json").exists()
@@ -334,10 +340,10 @@ def test_batches_never_carry_hidden_labels(tmp_path, monkeypatch):
 
     monkeypatch.setattr(loop, "batches", spy)
     start(tmp_path, epochs=1)
-    assert len(seen) == ROWS // 128
+    assert len(seen) == ROWS // 64
     labels = Digits(Path("."))._data[1]
     for target, labelled, index, tokens in seen:
-        assert tokens == 2 * len(target) == 256
+        assert tokens == 2 * len(target) == 128
         assert (target[~labelled] == -1).all()
         assert (target[labelled].numpy() == labels[index[labelled]]).all()
 
@@ -369,3 +375,85 @@ def test_a_method_without_training(tmp_path, monkeypatch):
     assert record.selected["epoch"] == 0
     assert isinstance(RLCD, type)
     assert issubclass(RLCD, Method)
+
+
+def test_out_of_memory_in_the_trunk_halves_the_pass(tmp_path, monkeypatch):
+    from gcdbench.backbone.vit import Trunk
+
+    original, sizes = Trunk.forward, []
+
+    def forward(self, images, micro_batch=None):
+        if micro_batch > 32:
+            raise torch.OutOfMemoryError("pretend")
+        sizes.append(micro_batch)
+        return original(self, images, micro_batch)
+
+    monkeypatch.setattr(Trunk, "forward", forward)
+    record = start(tmp_path, epochs=1)[0]
+    assert set(sizes) == {32}
+    assert record.metrics["all"] > 0
+    monkeypatch.setattr(Trunk, "forward", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("always")))
+    with pytest.raises(TrainingError, match="even for a single image"):
+        start(tmp_path, epochs=1, where="other")
+
+
+def test_a_failing_evaluator_is_a_note_and_a_failing_headline_is_a_fault(tmp_path, monkeypatch):
+    from gcdbench.evaluation.evaluators import ClusterAccuracy, Information
+
+    def fail(*_):
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(Information, "__call__", fail)
+    record = start(tmp_path, epochs=1)[0]
+    assert "nmi" not in record.metrics
+    assert any("evaluator 'information' failed" in w for w in record.warnings)
+    monkeypatch.setattr(ClusterAccuracy, "__call__", fail)
+    with pytest.raises(PluginError, match="evaluator 'cluster_accuracy' failed"):
+        start(tmp_path, epochs=1, where="other")
+
+
+def test_seeds_are_checked(tmp_path):
+    assert [r.seed for r in start(tmp_path, epochs=1, seeds=[0, 0])] == [0]
+    for wrong in ([], "01", [-1], [0.5]):
+        with pytest.raises(UsageError, match="Seeds must be whole numbers"):
+            start(tmp_path, epochs=1, seeds=wrong)
+
+
+def test_another_folder_with_the_same_names_is_another_run(tmp_path):
+    ids = []
+    for name in ("one", "two"):
+        for kind, count in (("cat", 4), ("dog", 4), ("unlabelled", 4)):
+            for i in range(count):
+                write_image(tmp_path / name / kind / f"{i}.png")
+        small = {"views.resize": 18, "views.crop": 16, "train.batch_size": 8}
+        made = gcdbench.run(
+            "rlcd",
+            "folder",
+            backbone="digits-vit",
+            epochs=1,
+            k=3,
+            settings=small,
+            data_root=tmp_path / name,
+            runs=tmp_path / "runs",
+        )
+        ids.append(made[0].run_id)
+    assert ids[0] != ids[1]
+    with pytest.raises(UsageError, match="needs the true classes"):
+        gcdbench.run(
+            "rlcd",
+            "folder",
+            backbone="digits-vit",
+            k=3,
+            settings={**small, "eval.selection": "best-all-unlabelled"},
+            data_root=tmp_path / "one",
+            runs=tmp_path / "runs",
+        )
+
+
+@pytest.mark.parametrize("content", [{}, {"stage": 0, "epoch": 1, "lane": {"method": {}}, "selected": None}])
+def test_a_foreign_checkpoint_is_a_sentence(content, tmp_path):
+    record = start(tmp_path, epochs=1)[0]
+    (Path(record.dir) / "record.json").unlink()
+    torch.save(content, Path(record.dir) / checkpoint.FILE)
+    with pytest.raises(GcdbenchError, match="--force"):
+        start(tmp_path, epochs=1)

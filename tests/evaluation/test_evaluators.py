@@ -72,6 +72,10 @@ def test_registered_evaluators_load_with_versions():
 
 def test_selection_rules():
     assert selection_rule("last").metric is None
-    assert {name for name, rule in RULES.items() if rule.oracle} == {"best-novel-test", "best-all-unlabelled"}
+    assert {name for name, rule in RULES.items() if rule.oracle} == {
+        "best-base-test",
+        "best-novel-test",
+        "best-all-unlabelled",
+    }
     with pytest.raises(UsageError, match="Did you mean 'last'"):
         selection_rule("lest")

@@ -29,6 +29,7 @@ def test_score_equals_published(case, golden, tmp_path, cli):
         ({"y_true": [0], "y_pred": [10**9], "num_base": 1}, "from 0"),
         ({"y_true": [[0]], "y_pred": [0], "num_base": 1}, "whole numbers"),
         ({"y_true": [0], "y_pred": [0], "num_base": [1, 2]}, "one whole number"),
+        ({"y_true": [0], "y_pred": [0], "num_base": -1}, "not negative"),
         ({"y_true": np.zeros(0, int), "y_pred": np.zeros(0, int), "num_base": 1}, "no rows"),
     ],
 )
@@ -49,3 +50,6 @@ def test_bad_files_are_sentences(tmp_path):
     np.savez(file, y_true=np.array([{}], dtype=object), y_pred=[0], num_base=1)
     with pytest.raises(DataError, match="not an .npz"):
         score_file(file)
+    np.save(tmp_path / "y.npy", np.zeros(3))
+    with pytest.raises(DataError, match="not an .npz"):
+        score_file(tmp_path / "y.npy")

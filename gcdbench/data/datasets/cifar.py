@@ -71,6 +71,8 @@ class _Cifar(Dataset):
         if not path.is_file():
             return tuple(str(c) for c in range(classes))
         names = load_batch(path).get(self.names_key, [])
+        if not isinstance(names, list) or len(names) != classes:
+            raise DataError(f"The file {path} does not name {classes} classes.")
         return tuple(n.decode() if isinstance(n, bytes) else str(n) for n in names)
 
     def index(self, part: str) -> Index:

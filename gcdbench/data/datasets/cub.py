@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from gcdbench.contracts import ClassSplit, Expected, Index
 from gcdbench.data.class_lists import published_split
-from gcdbench.data.datasets.files import FileDataset, make_index
+from gcdbench.data.datasets.files import FileDataset, make_index, read_lines
 from gcdbench.data.fetch import Archive
 from gcdbench.data.locate import find_folder, missing
 from gcdbench.errors import DataError
@@ -56,7 +56,7 @@ class Cub(FileDataset):
         if not path.is_file():
             raise missing(self, f"there is no file {path}")
         table: dict[str, str] = {}
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(read_lines(path), 1):
             if line.strip():
                 key, _, value = line.strip().partition(" ")
                 if not value:

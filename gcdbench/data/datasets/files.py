@@ -14,12 +14,12 @@ from gcdbench.contracts import Dataset, Index
 from gcdbench.data.locate import missing
 from gcdbench.errors import DataError
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
 
 
 def list_classes(folder: Path) -> list[str]:
-    """Sorted names of the sub-folders."""
-    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    """Sorted names of the sub-folders; hidden ones do not count."""
+    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
 
 
 def list_images(folder: Path) -> list[str]:
@@ -27,7 +27,8 @@ def list_images(folder: Path) -> list[str]:
     found: list[str] = []
     for current, _, names in sorted(os.walk(folder, followlinks=True)):
         prefix = Path(current).relative_to(folder)
-        found += [(prefix / n).as_posix() for n in sorted(names) if n.lower().endswith(EXTENSIONS)]
+        kept = (n for n in sorted(names) if n.lower().endswith(EXTENSIONS) and not n.startswith("."))
+        found += [(prefix / n).as_posix() for n in kept]
     return found
 
 
@@ -42,11 +43,33 @@ def listing(root: Path, classes: Iterable[tuple[int, str]]) -> tuple[list[str], 
     return items, labels
 
 
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Any image as 8-bit RGB; deeper ones are scaled, since a plain conversion would clip them to white."""
+    if image.mode.startswith("I"):
+        values = np.asarray(image).astype(np.int64)
+        if values.min() < 0 or values.max() > 65535:
+            raise ValueError("its pixels are 32-bit numbers, which have no known range")
+        return Image.fromarray((values // 257).astype(np.uint8)).convert("RGB")
+    if image.mode == "F":
+        raise ValueError("its pixels are floating-point numbers, which have no known range")
+    if image.mode == "P" and "transparency" in image.info:
+        return image.convert("RGBA").convert("RGB")
+    return image.convert("RGB")
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of an annotation file, or a DataError that names it."""
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as fault:
+        raise DataError(f"The annotation file {path} cannot be read: {fault}.") from fault
+
+
 def open_rgb(path: Path) -> Image.Image:
     """An image file as RGB, or a DataError that names the file."""
     try:
         with Image.open(path) as image:
-            return image.convert("RGB")
+            return to_rgb(image)
     except FileNotFoundError as fault:
         raise DataError(f"The image {path} does not exist.") from fault
     except (OSError, UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError) as fault:
@@ -85,7 +108,7 @@ class FileDataset(Dataset):
     def require_files(self, part: str) -> None:
         """Fail before training if an image that the annotations name does not exist."""
         folder, index = self._part(part)
-        absent = [item for item in index.items if not (folder / item).is_file()]
+        absent = [item for item in index.items if not os.path.isfile(folder / item)]
         if absent:
             raise missing(self, f"{len(absent)} of {len(index)} images do not exist, first {folder / absent[0]}")
 

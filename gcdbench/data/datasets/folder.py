@@ -8,16 +8,20 @@ the first half of the classes is base, and half of the base images keep their la
 from __future__ import annotations
 
 import csv
+import hashlib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
+from gcdbench.config import DataConfig
 from gcdbench.contracts import ClassSplit, Index, IntArray
 from gcdbench.data.datasets.files import FileDataset, list_classes, list_images, listing, make_index
-from gcdbench.errors import DataError
+from gcdbench.errors import DataError, UsageError
 
+PROBE = 4096
+"""Bytes at either end of a file that identify its content."""
 UNLABELLED = ("unlabelled", "unlabeled", "_unlabelled", "_unlabeled")
 
 
@@ -52,7 +56,7 @@ class ImageFolder(FileDataset):
         return folder, index
 
     def _from_folders(self) -> tuple[Path, Index]:
-        names = [n for n in list_classes(self.root) if n.lower() not in UNLABELLED and not n.startswith(".")]
+        names = [n for n in list_classes(self.root) if n.lower() not in UNLABELLED]
         items, labels = listing(self.root, enumerate(names))
         for name in list_classes(self.root):
             if name.lower() in UNLABELLED:
@@ -75,8 +79,8 @@ class ImageFolder(FileDataset):
             item, label = (row["path"] or "").strip(), (row["label"] or "").strip()
             if not item:
                 raise DataError(f"Line {number} of {path} has no path.")
-            if not (inside / item).resolve().is_relative_to(inside):
-                raise DataError(f"Line {number} of {path}: '{item}' lies outside {inside}.")
+            if "\0" in item or not (inside / item).resolve().is_relative_to(inside):
+                raise DataError(f"Line {number} of {path}: {item!r} lies outside {inside}.")
             if item in pairs:
                 raise DataError(f"Line {number} of {path}: '{item}' is listed twice.")
             pairs[item] = label
@@ -98,4 +102,26 @@ class ImageFolder(FileDataset):
 
     def labelled_rows(self, index: Index, base: Sequence[int], ratio: float) -> IntArray | None:
         """Every row with a label, if some rows have none."""
-        return None if self._all_labelled else np.flatnonzero(index.labels >= 0)
+        if self._all_labelled:
+            return None
+        if ratio != DataConfig().label_ratio or len(base) < len(index.class_names):
+            raise UsageError(
+                f"In {self.root} the unlabelled images themselves say which rows are labelled: "
+                "--label-ratio and --novel-ratio do not apply."
+            )
+        return np.flatnonzero(index.labels >= 0)
+
+    def content_hash(self, part: str) -> str:
+        """Size, first and last bytes of every file: another folder with the same names is another dataset."""
+        digest = hashlib.sha256()
+        for row in range(len(self.index(part))):
+            path = self.path(part, row)
+            try:
+                with path.open("rb") as stream:
+                    size = path.stat().st_size
+                    digest.update(f"{size} ".encode() + stream.read(PROBE))
+                    stream.seek(max(0, size - PROBE))
+                    digest.update(stream.read(PROBE))
+            except OSError as fault:
+                raise DataError(f"The image {path} cannot be read: {fault}.") from fault
+        return digest.hexdigest()

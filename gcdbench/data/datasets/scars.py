@@ -15,7 +15,7 @@ from gcdbench.errors import DataError
 
 CLASSES = 196
 
-_ROOTS = ("stanford_cars", "scars", "cars", "StanfordCars", ".")
+_ROOTS = ("stanford_cars", "scars", "cars", "StanfordCars", "stanford_car", "stanford-cars-dataset", ".")
 _ANNOTATIONS = {
     "train": (
         "devkit/cars_train_annos.mat",

@@ -95,5 +95,7 @@ class RLCDConfig:
         ):
             if getattr(self, name) <= 0:
                 raise UsageError(f"method.{name} is {getattr(self, name)}; a temperature must be positive.")
+        if self.aux_init_std < 0:
+            raise UsageError(f"method.aux_init_std is {self.aux_init_std}; it must not be negative.")
         if not 0 <= self.sup_weight <= 1:
             raise UsageError(f"method.sup_weight is {self.sup_weight}; it must lie between 0 and 1.")

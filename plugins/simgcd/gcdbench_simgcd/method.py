@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from gcdbench.contracts import Batch, Losses, Method, Pool, Prediction, Progress, Task, Traits
+from gcdbench.errors import UsageError
 from gcdbench.heads import CosineClassifier, Projector
 from gcdbench.losses import (
     cross_entropy,
@@ -45,6 +46,15 @@ class SimGCDConfig:
     """Width of the projector's hidden layers."""
     projector_out: int = 256
     """Width of the projector's output."""
+
+    def __post_init__(self) -> None:
+        for name in ("student_temp", "teacher_temp_start", "teacher_temp_end", "supcon_temp", "info_nce_temp"):
+            if getattr(self, name) <= 0:
+                raise UsageError(f"method.{name} is {getattr(self, name)}; a temperature must be positive.")
+        if min(self.projector_hidden, self.projector_out) < 1:
+            raise UsageError("method.projector_hidden and method.projector_out must be at least 1.")
+        if not 0 <= self.sup_weight <= 1:
+            raise UsageError(f"method.sup_weight is {self.sup_weight}; it must lie between 0 and 1.")
 
 
 class SimGCD(Method):
