@@ -18,7 +18,7 @@ class Sums(NamedTuple):
     """Sums of a set of terms over the steps that had exactly these terms."""
 
     values: Tensor
-    count: int
+    steps: int
     first_bad: Tensor
     """Step at which each term was first not finite, infinity if never."""
 
@@ -84,7 +84,7 @@ class Lane:
         never = torch.full_like(values, float("inf"))
         entry = self.sums.get(names) or Sums(torch.zeros_like(values), 0, never)
         first_bad = torch.where(values.isfinite(), never, float(step)).minimum(entry.first_bad)
-        self.sums[names] = Sums(entry.values + values, entry.count + 1, first_bad)
+        self.sums[names] = Sums(entry.values + values, entry.steps + 1, first_bad)
 
     def means(self) -> dict[str, float]:
         """Mean of every term over the epoch so far (waits for the device); not-finite ones stop the run."""
@@ -94,7 +94,7 @@ class Lane:
         for names, entry in self.sums.items():
             for name, value, first in zip(names, entry.values.tolist(), entry.first_bad.tolist(), strict=True):
                 sums[name] = sums.get(name, 0.0) + value
-                counts[name] = counts.get(name, 0) + entry.count
+                counts[name] = counts.get(name, 0) + entry.steps
                 if math.isfinite(first) and name != "total":
                     bad.append((first, name))
         if bad:
