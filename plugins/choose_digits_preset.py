@@ -11,7 +11,8 @@ base rows   how close the number of unlabelled rows put into base classes is to 
             of the base rows are labelled, so as many are not): 1 is exact, 0 is off by that number or more
 balance     entropy of the use of classes among unlabelled rows, over its maximum
 silhouette  how well the predicted clusters are separated in the features that are classified
-score       mean of the four; the preset takes the best
+stability   agreement (NMI) of the predictions of different seeds: a good clustering is found again
+score       mean of the five; the preset takes the best
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.request import RunRequest, plan
 from gcdbench.engine.scoring import predict
 from gcdbench.engine.workspace import Workspace, prepare
+from gcdbench.evaluation.information import nmi
 from gcdbench.results.rundir import RunDirectory
 
 SEEDS = (100, 101, 102)
@@ -66,10 +68,10 @@ def features(space: Workspace, method: Method) -> np.ndarray:
 
 
 def measure(method: str, settings: dict[str, Any], folder: Path) -> np.ndarray:
-    """held-out, base rows, balance, silhouette of one combination, averaged over seeds."""
+    """held-out, base rows, balance, silhouette and stability of one combination, averaged over seeds."""
     name, _, recipe = method.partition(":")
     planned = plan(RunRequest(method=name, dataset="digits", recipe=recipe or None, seeds=SEEDS, settings=settings))
-    rows = []
+    rows, answers = [], []
     for resolved in planned.runs:
         space = prepare(planned, resolved, Compute(torch.device("cpu"), "fp32"), Path("."))
         ratio = space.config.data.label_ratio
@@ -89,7 +91,9 @@ def measure(method: str, settings: dict[str, Any], folder: Path) -> np.ndarray:
         balance = -(share[share > 0] * np.log(share[share > 0])).sum() / np.log(space.k)
         clear = silhouette_score(features(space, trained), answer) if len(set(answer)) > 1 else 0.0
         rows.append((correct, base_rows, balance, clear))
-    return np.mean(rows, axis=0)
+        answers.append(answer)
+    stability = np.mean([nmi(a, b) for a, b in itertools.combinations(answers, 2)])
+    return np.array([*np.mean(rows, axis=0), stability])
 
 
 def main(method: str, choices: list[str]) -> None:
@@ -97,12 +101,12 @@ def main(method: str, choices: list[str]) -> None:
     import tempfile
 
     lists = [(key, raw.split(",")) for key, raw in (c.split("=", 1) for c in choices)]
-    print("held-out  base rows  balance  silhouette  score  settings")
+    print("held-out  base rows  balance  silhouette  stability  score  settings")
     with tempfile.TemporaryDirectory() as folder:
         for values in itertools.product(*(options for _, options in lists)):
             pairs = [f"{key}={value}" for (key, _), value in zip(lists, values, strict=True)]
             found = measure(method, dict(parse_assignment(p) for p in pairs), Path(folder))
-            columns = "".join(f"{value:{width}.3f}" for value, width in zip(found, (8, 11, 9, 12), strict=True))
+            columns = "".join(f"{value:{width}.3f}" for value, width in zip(found, (8, 11, 9, 12, 11), strict=True))
             print(f"{columns} {found.mean():6.3f}  {' '.join(pairs)}", flush=True)
 
 
