@@ -171,8 +171,8 @@ SECTIONS: dict[str, type] = {
 }
 """Sections of the core; the plugin's section is `method`."""
 
-NOT_IN_IDENTITY = ("train.micro_batch", "eval.batch_size")
-"""Keys that change memory use but not what a run is."""
+NOT_IN_IDENTITY = ("train.micro_batch", "eval.batch_size", "backbone.weights")
+"""Keys that do not decide what a run is: two change memory use only, and weights count by their hash, not their path."""
 
 
 @dataclass(frozen=True)

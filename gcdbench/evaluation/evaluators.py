@@ -38,8 +38,8 @@ class ClusterAccuracy(Evaluator):
 class OracleBase(Evaluator):
     """Base discrimination: accuracy on base rows when only base classes may be chosen, per branch.
 
-    `ob` is the main branch; `pseudo_label_<branch>` is the same quantity for each branch, which is what the
-    RLCD paper's table of base-class pseudo-label accuracy reports.
+    `ob` is the main branch; `pseudo_label_<branch>` is the same quantity for each branch, also known as base-class
+    pseudo-label accuracy.
     """
 
     name = "oracle_base"

@@ -10,54 +10,13 @@ import pytest
 import torch
 
 import gcdbench
-from gcdbench.contracts import Losses, Method, Prediction
+from gcdbench.contracts import Method
 from gcdbench.data.datasets.digits import Digits
-from gcdbench.engine import checkpoint, loop
+from gcdbench.engine import loop
 from gcdbench.engine.reporter import Reporter
-from gcdbench.errors import GcdbenchError, PluginError, TrainingError, UsageError
+from gcdbench.errors import UsageError
+from tests.engine.runs import ROWS, assert_same, predictions, start, weights
 from tests.trees import write_cifar10, write_image
-
-SMALL = {"method.projector_hidden": 32, "method.projector_out": 16}
-ROWS = 400
-
-
-@pytest.fixture(autouse=True)
-def few_digits(monkeypatch):
-    """The first digits only: the same code in a quarter of the time."""
-    pixels, labels = Digits(Path("."))._data
-    monkeypatch.setattr(Digits, "_data", (pixels[:ROWS], labels[:ROWS]))
-
-
-def settings_of(method: str) -> dict:
-    return SMALL if method == "simgcd" else {}
-
-
-def start(tmp_path: Path, method: str = "rlcd", where: str = "runs", **more):
-    values = {"epochs": 2, **more}
-    return gcdbench.run(
-        method,
-        "digits",
-        runs=tmp_path / where,
-        settings={**settings_of(method), **values.pop("settings", {})},
-        **values,
-    )
-
-
-def weights(record) -> dict[str, torch.Tensor]:
-    return checkpoint.load(Path(record.dir), torch.device("cpu"))["lane"]["method"]
-
-
-def predictions(record) -> dict[str, np.ndarray]:
-    with np.load(Path(record.dir) / "predictions.npz") as file:
-        return {name: file[name] for name in file.files}
-
-
-def assert_same(one, two, but: tuple[str, ...] = ()):
-    left, right = weights(one), weights(two)
-    assert left.keys() == right.keys()
-    assert all(torch.equal(left[name], right[name]) for name in left)
-    a, b = predictions(one), predictions(two)
-    assert all(np.array_equal(a[name], b[name]) for name in a if name not in but)
 
 
 @pytest.mark.parametrize("method", ["rlcd", "simgcd"])
@@ -272,63 +231,6 @@ def test_own_images_without_truth(tmp_path):
     assert {row.split(",")[2] for row in rows} <= {"cat", "dog", "novel 1", "novel 2"}
 
 
-def test_not_finite_loss_stops_with_its_name(tmp_path, monkeypatch):
-    from gcdbench_rlcd import RLCD
-
-    original = RLCD.forward
-
-    def forward(self, batch, t):
-        losses = original(self, batch, t)
-        if t.epoch == 1 and t.step >= 2:
-            losses.add("explosive", losses["main_ce"].value * float("inf"))
-        return losses
-
-    monkeypatch.setattr(RLCD, "forward", forward)
-    with pytest.raises(TrainingError, match="'explosive' of 'rlcd' is not finite at step 3"):
-        start(tmp_path)
-    folder = next((tmp_path / "runs/rlcd/digits").iterdir())
-    assert not (folder / "record.json").exists()
-    saved = checkpoint.load(folder, torch.device("cpu"))
-    assert saved["epoch"] == 1
-    assert all(torch.isfinite(w).all() for w in saved["lane"]["method"].values())
-
-
-@pytest.mark.parametrize("hook", ["forward", "predict", "on_epoch_start", "on_step_end", "optimizers", "stages"])
-def test_faults_of_a_plugin_are_told_as_such(hook, tmp_path, monkeypatch):
-    from gcdbench_rlcd import RLCD
-
-    def fail(*_, **__):
-        raise ZeroDivisionError("oops")
-
-    monkeypatch.setattr(RLCD, hook, fail)
-    with pytest.raises(PluginError, match=f"The method 'rlcd' failed in {hook}: ZeroDivisionError: oops"):
-        start(tmp_path)
-
-
-def test_bad_answers_of_a_plugin_are_told(tmp_path, monkeypatch):
-    from gcdbench_rlcd import RLCD
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RLCD, "predict", lambda self, pool: Prediction(np.zeros(3, dtype=np.int64)))
-        with pytest.raises(PluginError, match=r"shape \(3,\)"):
-            start(tmp_path, epochs=1)
-    with monkeypatch.context() as patch:
-        patch.setattr(RLCD, "forward", lambda self, batch, t: Losses())
-        with pytest.raises(PluginError, match="at least one named loss"):
-            start(tmp_path, epochs=1, where="other")
-
-
-def test_damaged_checkpoint_is_a_sentence(tmp_path):
-    record = start(tmp_path, epochs=1)[0]
-    folder = Path(record.dir)
-    (folder / "record.json").unlink()
-    file = folder / checkpoint.FILE
-    file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(GcdbenchError, match="--force"):
-        start(tmp_path, epochs=1)
-    assert start(tmp_path, epochs=1, force=True)[0].metrics == record.metrics
-
-
 def test_batches_never_carry_hidden_labels(tmp_path, monkeypatch):
     seen = []
     original = loop.batches
@@ -377,48 +279,6 @@ def test_a_method_without_training(tmp_path, monkeypatch):
     assert issubclass(RLCD, Method)
 
 
-def test_out_of_memory_in_the_trunk_halves_the_pass(tmp_path, monkeypatch):
-    from gcdbench.backbone.vit import Trunk
-
-    original, sizes = Trunk.forward, []
-
-    def forward(self, images, micro_batch=None):
-        if micro_batch > 32:
-            raise torch.OutOfMemoryError("pretend")
-        sizes.append(micro_batch)
-        return original(self, images, micro_batch)
-
-    monkeypatch.setattr(Trunk, "forward", forward)
-    record = start(tmp_path, epochs=1)[0]
-    assert set(sizes) == {32}
-    assert record.metrics["all"] > 0
-    monkeypatch.setattr(Trunk, "forward", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("always")))
-    with pytest.raises(TrainingError, match="even for a single image"):
-        start(tmp_path, epochs=1, where="other")
-
-
-def test_a_failing_evaluator_is_a_note_and_a_failing_headline_is_a_fault(tmp_path, monkeypatch):
-    from gcdbench.evaluation.evaluators import ClusterAccuracy, Information
-
-    def fail(*_):
-        raise ZeroDivisionError("oops")
-
-    monkeypatch.setattr(Information, "__call__", fail)
-    record = start(tmp_path, epochs=1)[0]
-    assert "nmi" not in record.metrics
-    assert any("evaluator 'information' failed" in w for w in record.warnings)
-    monkeypatch.setattr(ClusterAccuracy, "__call__", fail)
-    with pytest.raises(PluginError, match="evaluator 'cluster_accuracy' failed"):
-        start(tmp_path, epochs=1, where="other")
-
-
-def test_seeds_are_checked(tmp_path):
-    assert [r.seed for r in start(tmp_path, epochs=1, seeds=[0, 0])] == [0]
-    for wrong in ([], "01", [-1], [0.5]):
-        with pytest.raises(UsageError, match="Seeds must be whole numbers"):
-            start(tmp_path, epochs=1, seeds=wrong)
-
-
 def test_another_folder_with_the_same_names_is_another_run(tmp_path):
     ids = []
     for name in ("one", "two"):
@@ -448,12 +308,3 @@ def test_another_folder_with_the_same_names_is_another_run(tmp_path):
             data_root=tmp_path / "one",
             runs=tmp_path / "runs",
         )
-
-
-@pytest.mark.parametrize("content", [{}, {"stage": 0, "epoch": 1, "lane": {"method": {}}, "selected": None}])
-def test_a_foreign_checkpoint_is_a_sentence(content, tmp_path):
-    record = start(tmp_path, epochs=1)[0]
-    (Path(record.dir) / "record.json").unlink()
-    torch.save(content, Path(record.dir) / checkpoint.FILE)
-    with pytest.raises(GcdbenchError, match="--force"):
-        start(tmp_path, epochs=1)
