@@ -172,7 +172,7 @@ SECTIONS: dict[str, type] = {
 """Sections of the core; the plugin's section is `method`."""
 
 NOT_IN_IDENTITY = ("train.micro_batch", "eval.batch_size", "backbone.weights")
-"""Keys that do not decide what a run is: two change memory use only, and weights count by their hash, not their path."""
+"""Keys that do not decide what a run is: two change memory use only; weights count by hash, not by path."""
 
 
 @dataclass(frozen=True)
