@@ -5,7 +5,7 @@
 Two randomly distorted views of an image pass through the ViT. From each view's CLS a small decoder must draw the
 undistorted image, and the two CLS must find each other among those of the other images (InfoNCE). The first makes
 features that know the stroke, the second makes them ignore the distortion. One thread and fixed seeds: the same
-machine gives the same file.
+machine gives the same weights.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from gcdbench.backbone.catalogue import CATALOGUE
-from gcdbench.backbone.load import build
+from gcdbench.backbone.load import build, load_backbone
 from gcdbench.backbone.weights import weights_hash
+from gcdbench.config import BackboneConfig
 from gcdbench.data.datasets.digits import Digits
 from gcdbench.engine.seeding import fenced_rng, generator
 from gcdbench.losses import info_nce
@@ -119,7 +120,10 @@ def main(arguments: list[str]) -> None:
     state = {name: tensor.contiguous() for name, tensor in vit.state_dict().items()}
     facts = {"script": "gcdbench.backbone.pretrain_digits", "epochs": str(options.epochs), "seed": "0"}
     save_file(state, str(options.out), metadata=facts)
-    print(f"{options.out}  weights hash {weights_hash(vit)}")
+    # Files are compared by their tensors: the header of a safetensors file has no fixed order.
+    _, shipped = load_backbone(BackboneConfig("digits-vit"), SIDE)
+    same = "the same as" if weights_hash(vit) == shipped.weights_hash else "other than"
+    print(f"{options.out}: weights hash {weights_hash(vit)}, {same} the shipped weights ({shipped.weights_hash})")
 
 
 if __name__ == "__main__":

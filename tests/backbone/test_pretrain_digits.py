@@ -20,6 +20,13 @@ def test_pretraining_is_reproducible_and_reads_no_label(monkeypatch, capsys):
     assert weights_hash(one) == weights_hash(two)
 
 
+def test_the_script_writes_a_file_and_compares_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    pretrain_digits.main([str(tmp_path / "x.safetensors"), "--epochs", "1"])
+    assert "other than the shipped weights (20a7b91d930e8f8b)" in capsys.readouterr().out
+    assert (tmp_path / "x.safetensors").stat().st_size < 1_000_000
+
+
 def test_shipped_file_says_how_it_was_made():
     from importlib import resources
 
