@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Progress,
         Stage,
         Task,
+        Tracker,
         Traits,
         Truth,
     )
@@ -43,6 +44,7 @@ __all__ = [
     "Progress",
     "Stage",
     "Task",
+    "Tracker",
     "Traits",
     "Truth",
     "__version__",

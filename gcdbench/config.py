@@ -191,6 +191,8 @@ class Resolved:
     sources: Mapping[str, str] = field(default_factory=dict)
     presets: tuple[str, ...] = ()
     """Presets that were laid over the defaults, with where they were published."""
+    chosen: tuple[str, ...] = ()
+    """Keys whose value is not what the recipe prescribes for this dataset and backbone."""
 
 
 def resolve(
@@ -220,6 +222,19 @@ def resolve(
     plugin = built.pop("method")
     config = RunConfig(method=method, dataset=dataset, recipe=recipe, seed=seed, method_config=plugin, **built)
     return Resolved(config, sources, tuple(presets))
+
+
+def flat_config(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A config as written to `config.json`, as `section.key` to value; without [run] and what is no setting."""
+    sections = {name: values for name, values in tree.items() if name in SECTIONS or name == "method"}
+    return {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}
+
+
+def deviations(config: RunConfig, prescribed: RunConfig) -> tuple[str, ...]:
+    """Keys that decide the result and whose value is not the prescribed one. Another backbone is no deviation."""
+    ours, theirs = flat_config(config.as_dict()), flat_config(prescribed.as_dict())
+    ignored = (*NOT_IN_IDENTITY, "backbone.name")
+    return tuple(key for key in ours if ours[key] != theirs.get(key) and key not in ignored)
 
 
 def run_id(config: RunConfig, **facts: str) -> str:

@@ -199,7 +199,10 @@ class Term:
 
 
 class Losses(dict[str, Term]):
-    """Named, weighted terms; the loss is their weighted sum."""
+    """Named, weighted terms; the loss is their weighted sum.
+
+    Call the supervised cross entropy `ce`, or `<branch>_ce` where there are several: reports draw it by that name.
+    """
 
     def add(self, name: str, value: Tensor, weight: float = 1.0) -> None:
         """Add a term; a name may appear once."""
@@ -312,6 +315,10 @@ class Method(nn.Module, abc.ABC):
     def on_epoch_start(self, pool: Pool, t: Progress) -> None:
         """Called before each epoch with the whole training pool: cluster it, rebuild banks, set margins."""
 
+    def features(self, tokens: Tensor) -> Tensor | None:
+        """(rows, dim) representation of each row, for pictures of the feature space; None if there is none to show."""
+        return None
+
     def on_step_end(self, batch: Batch, t: Progress) -> None:
         """Called after each optimiser step: moving averages, queues, running distributions."""
 
@@ -363,3 +370,29 @@ class Evaluator(abc.ABC):
     @abc.abstractmethod
     def __call__(self, truth: Truth, prediction: Prediction) -> dict[str, float]:
         """Named numbers: shares in percent, counts as they are."""
+
+
+# --------------------------------------------------------------------------------------------- tracking
+
+
+class Tracker(abc.ABC):
+    """Follows a run while it trains. A tracker that fails is told once and left out; it never stops the run."""
+
+    name: ClassVar[str]
+
+    @abc.abstractmethod
+    def start(self, folder: Path, config: Mapping[str, Any], epochs_done: int) -> None:
+        """The run in ``folder`` begins, or goes on after so many epochs: later ones must be forgotten."""
+
+    def step(self, step: int, means: Mapping[str, float]) -> None:
+        """Now and then within an epoch: running means of the loss terms; ``step`` counts from the run's start."""
+
+    @abc.abstractmethod
+    def epoch(self, number: int, line: Mapping[str, Any]) -> None:
+        """Epoch ``number`` of the whole run (from 1) is done: `losses`, `lr`, `seconds` and maybe `metrics`."""
+
+    def finish(self, record: Mapping[str, Any]) -> None:
+        """The run is finished; ``record`` is what `record.json` holds."""
+
+    def close(self) -> None:
+        """The run is over, well or badly."""

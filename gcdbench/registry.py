@@ -17,6 +17,7 @@ GROUPS = {
     "method": "gcdbench.methods",
     "dataset": "gcdbench.datasets",
     "evaluator": "gcdbench.evaluators",
+    "tracker": "gcdbench.trackers",
 }
 """Entry-point group of each kind of plugin."""
 

@@ -22,7 +22,7 @@ def env_command(data_root: Path | None, as_json: bool) -> None:
     from gcdbench import registry
     from gcdbench.data.locate import data_root as choose_root
     from gcdbench.engine.device import choose_device
-    from gcdbench.results.record import versions
+    from gcdbench.results.provenance import versions
 
     root = choose_root(data_root)
     facts = {

@@ -17,6 +17,7 @@ from gcdbench.engine.lane import Lane
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.scoring import predict, score
 from gcdbench.engine.seeding import fenced_rng, generator
+from gcdbench.engine.trackers import Trackers
 from gcdbench.engine.workspace import Workspace
 from gcdbench.results.rundir import RunDirectory
 
@@ -56,7 +57,9 @@ class Selected:
         return Selected(state["score"], state["stage"], state["epoch"], prediction)
 
 
-def train(space: Workspace, folder: RunDirectory, reporter: Reporter) -> tuple[Method, Selected | None]:
+def train(
+    space: Workspace, folder: RunDirectory, reporter: Reporter, trackers: Trackers | None = None
+) -> tuple[Method, Selected | None]:
     """Train from the start or the last checkpoint; the method as it is after the last epoch."""
     method = space.method()
     lane = Lane(space.config.method, method, space.compute)
@@ -65,7 +68,9 @@ def train(space: Workspace, folder: RunDirectory, reporter: Reporter) -> tuple[M
         stages = list(method.stages())
     first_stage, first_epoch = (saved["stage"], saved["epoch"]) if saved else (0, 0)
     selected = Selected.restore(saved["selected"] if saved else None)
-    folder.keep_epochs(sum(s.epochs for s in stages[:first_stage]) + first_epoch)
+    trackers = trackers or Trackers((), reporter.warn)
+    done = sum(s.epochs for s in stages[:first_stage]) + first_epoch
+    trackers.start(folder.path, space.config.as_dict(), done)
     reporter.started(space, first_epoch)
     for number, stage in enumerate(stages):
         if number < first_stage:
@@ -74,11 +79,13 @@ def train(space: Workspace, folder: RunDirectory, reporter: Reporter) -> tuple[M
         if saved is not None and number == first_stage:
             lane.restore(saved["lane"])
         for epoch in range(first_epoch if number == first_stage else 0, stage.epochs):
-            line = _epoch(space, lane, stage, epoch, reporter)
+            line = _epoch(space, lane, stage, epoch, reporter, trackers)
             t = _progress(space, stage, epoch, 0)
             if _evaluates(space, epoch, stage):
+                started = time.monotonic()
                 line["metrics"], selected = _evaluate(space, method, stage, epoch, selected)
-            folder.append_epoch(line)
+                line["evaluation_seconds"] = round(time.monotonic() - started, 3)
+            trackers.epoch(line)
             checkpoint.save(
                 folder.path,
                 {
@@ -117,7 +124,9 @@ def batches(space: Workspace, plans: list[ViewPlan]) -> Any:
         yield Batch(tokens, target, lab, index, plan.views)
 
 
-def _epoch(space: Workspace, lane: Lane, stage: Stage, epoch: int, reporter: Reporter) -> dict[str, Any]:
+def _epoch(
+    space: Workspace, lane: Lane, stage: Stage, epoch: int, reporter: Reporter, trackers: Trackers
+) -> dict[str, Any]:
     seed, device = space.config.seed, space.compute.device
     started = time.monotonic()
     random = generator(seed, "steps", stage.name, epoch, device=device)
@@ -132,6 +141,7 @@ def _epoch(space: Workspace, lane: Lane, stage: Stage, epoch: int, reporter: Rep
             t = _progress(space, stage, epoch, step, random)
             lane.step(batch, t)
             reporter.step(t, lane)
+            trackers.step(t, lane)
     return {
         "stage": stage.name,
         "epoch": epoch + 1,
@@ -152,10 +162,10 @@ def _evaluate(
     """Score the rows of the protocol and, if the rule says so, keep this epoch's predictions."""
     rows, rule = space.config.eval.rows, space.rule
     prediction = predict(space, method, rows)
-    metrics = score(space, prediction, rows)
+    metrics = score(space, prediction, rows).metrics
     if rule.metric is None:
         return metrics, None
-    value = metrics if rule.rows == rows else score(space, predict(space, method, rule.rows), rule.rows)
+    value = metrics if rule.rows == rows else score(space, predict(space, method, rule.rows), rule.rows).metrics
     mark = value[rule.metric]
     if selected is None or mark > selected.score:
         selected = Selected(mark, stage.name, epoch + 1, prediction)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gcdbench import registry
 from gcdbench.backbone.load import describe, normalisation, short_name
-from gcdbench.config import BackboneConfig, Layer, Resolved, flatten, read_toml, resolve
+from gcdbench.config import BackboneConfig, Layer, Resolved, deviations, flatten, read_toml, resolve
 from gcdbench.contracts import Dataset, Method
 from gcdbench.errors import PluginError, UsageError, unknown
 from gcdbench.presets import preset_layers, recipe_name
@@ -33,6 +33,8 @@ class RunRequest:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """`section.key` to value, as with --set."""
     config: Path | None = None
+    study: Layer | None = None
+    """What a row of an experiment file prescribes; below --set."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,10 @@ def plan(request: RunRequest) -> Plan:
             },
         ),
     ]
-    chosen = [file_layer, Layer("--set", dict(request.settings)), Layer("command line", flags)]
+    study = [request.study] if request.study is not None else []
+    chosen = [file_layer, *study, Layer("--set", dict(request.settings)), Layer("command line", flags)]
 
-    def build(seed: int, backbone: str | None) -> Resolved:
+    def build(seed: int, backbone: str | None, over: Sequence[Layer] = chosen) -> Resolved:
         presets = preset_layers(method_class, recipe, dataset, backbone)
         notes = [layer.source for layer in presets]
         known = (None, DEFAULT_BACKBONE, dataset_class.backbone)
@@ -96,13 +99,20 @@ def plan(request: RunRequest) -> Plan:
             recipe=recipe,
             seed=seed,
             method_config=method_class.Config,
-            layers=[*general, *middle, *presets, *chosen],
+            layers=[*general, *middle, *presets, *over],
             presets=notes if backbone is not None else (),
         )
 
     seeds = _seeds(request.seeds)
     backbone = short_name(build(seeds[0], None).config.backbone.name)
-    return Plan(plugin, method_class, dataset_class, tuple(build(seed, backbone) for seed in seeds))
+    prescribed = build(seeds[0], backbone, over=()).config
+    runs = (build(seed, backbone) for seed in seeds)
+    return Plan(
+        plugin,
+        method_class,
+        dataset_class,
+        tuple(dataclasses.replace(run, chosen=deviations(run.config, prescribed)) for run in runs),
+    )
 
 
 def _seeds(asked: tuple[int, ...] | None) -> tuple[int, ...]:

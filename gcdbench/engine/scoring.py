@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -37,11 +39,21 @@ def predict(space: Workspace, method: Method, rows: str) -> Prediction:
     return answer
 
 
-def score(space: Workspace, prediction: Prediction, rows: str) -> dict[str, float]:
-    """The numbers of all evaluators; those that need a truth are left out where there is none."""
+@dataclass(frozen=True)
+class Scores:
+    """The numbers of all evaluators."""
+
+    metrics: dict[str, float]
+    by_evaluator: dict[str, Any]
+    """Per evaluator its version and the names of its metrics."""
+
+
+def score(space: Workspace, prediction: Prediction, rows: str) -> Scores:
+    """Ask every evaluator; those that need a truth are left out where there is none."""
     truth = space.truth(rows)
-    numbers: dict[str, float] = {}
-    for evaluator in space.evaluators:
+    metrics: dict[str, float] = {}
+    by_evaluator: dict[str, Any] = {}
+    for evaluator in sorted(space.evaluators, key=lambda e: not e.headline):
         if truth is None and evaluator.needs_truth:
             continue
         seen = truth
@@ -50,10 +62,15 @@ def score(space: Workspace, prediction: Prediction, rows: str) -> dict[str, floa
             seen = Truth(np.full(len(prediction.cluster), -1), len(split.base), space.k)
         try:
             with plugin_call(evaluator.name, "__call__", kind="evaluator"):
-                numbers.update(evaluator(seen, prediction))
+                found = {k: float(v) for k, v in evaluator(seen, prediction).items() if not math.isnan(v)}
         except PluginError as fault:
             if evaluator.headline:
                 raise
             if str(fault) not in space.warnings:
                 space.warnings.append(str(fault))
-    return {name: value for name, value in numbers.items() if not math.isnan(value)}
+            continue
+        # Headline numbers come first: no other evaluator can replace one by giving its own the same name.
+        named = {k if k not in metrics else f"{evaluator.name}.{k}": v for k, v in found.items()}
+        metrics.update(named)
+        by_evaluator[evaluator.name] = {"version": evaluator.version, "metrics": sorted(named)}
+    return Scores(metrics, by_evaluator)

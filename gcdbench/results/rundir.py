@@ -49,18 +49,6 @@ class RunDirectory:
         with (self.path / "log.txt").open("a", encoding="utf-8") as stream:
             stream.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {message}\n")
 
-    def append_epoch(self, line: dict[str, Any]) -> None:
-        """Append one epoch to metrics.jsonl."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(line) + "\n")
-
-    def keep_epochs(self, count: int) -> None:
-        """Drop epochs that were written after the checkpoint the run goes on from."""
-        path = self.path / "metrics.jsonl"
-        if path.is_file():
-            lines = path.read_text(encoding="utf-8").splitlines()
-            write_text(path, "".join(line + "\n" for line in lines[:count]))
-
     def epochs(self) -> list[dict[str, Any]]:
         """What metrics.jsonl holds."""
         path = self.path / "metrics.jsonl"

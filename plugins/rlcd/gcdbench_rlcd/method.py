@@ -124,6 +124,10 @@ class RLCD(Method):
         _, _, main, aux = self.embed(tokens)
         return {"main": main, "aux": aux}
 
+    def features(self, tokens: Tensor) -> Tensor:
+        """CLS, as the main head sees it."""
+        return self.tail(tokens, self.aux_token)[:, 0]
+
     def predict(self, pool: Pool) -> Prediction:
         """Argmax of the main branch; the auxiliary branch's base classes are reported beside it."""
         return predict_by_logits(pool, self.logits, self.task.num_base, self.config.student_temp)

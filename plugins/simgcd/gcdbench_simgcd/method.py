@@ -96,6 +96,10 @@ class SimGCD(Method):
         """Class cosines of the main head."""
         return {"main": self.classifier(self.tail(tokens)[:, 0])}
 
+    def features(self, tokens: Tensor) -> Tensor:
+        """CLS, as the main head sees it."""
+        return self.tail(tokens)[:, 0]
+
     def predict(self, pool: Pool) -> Prediction:
         """Argmax over all classes."""
         return predict_by_logits(pool, self.logits, self.task.num_base, self.config.student_temp)

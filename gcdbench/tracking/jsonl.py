@@ -1,0 +1,31 @@
+"""`metrics.jsonl`: one JSON line per epoch. Always on; records, reports and resuming read it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gcdbench.contracts import Tracker
+from gcdbench.files import write_text
+
+FILE = "metrics.jsonl"
+
+
+class JsonlTracker(Tracker):
+    """Appends to `metrics.jsonl` in the run directory."""
+
+    name = "jsonl"
+
+    def start(self, folder: Path, config: Mapping[str, Any], epochs_done: int) -> None:
+        """Drop epochs that were written after the checkpoint the run goes on from."""
+        self.path = folder / FILE
+        if self.path.is_file():
+            lines = self.path.read_text(encoding="utf-8").splitlines()
+            write_text(self.path, "".join(line + "\n" for line in lines[:epochs_done]))
+
+    def epoch(self, number: int, line: Mapping[str, Any]) -> None:
+        """Append the epoch."""
+        with self.path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line) + "\n")
