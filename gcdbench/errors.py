@@ -8,7 +8,8 @@ from collections.abc import Iterable
 EXIT_CODES = {
     0: "done",
     1: "a check said no, or a run failed for a reason of its own",
-    2: "wrong usage: an unknown method, dataset, key or value",
+    2: "wrong usage: an unknown method, dataset, key or value, or runs that do not exist",
+    3: "results follow different protocols and cannot be compared",
     4: "data or weights are missing or incomplete",
     5: "a plugin is broken or does not keep its contract",
     6: "training stopped: a loss was not finite",
@@ -27,6 +28,12 @@ class UsageError(GcdbenchError):
     """The command, a config key or a value is wrong."""
 
     exit_code = 2
+
+
+class ProtocolError(GcdbenchError):
+    """Results follow different protocols, so they must not stand in one table."""
+
+    exit_code = 3
 
 
 class DataError(GcdbenchError):

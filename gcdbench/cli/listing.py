@@ -13,16 +13,17 @@ KINDS = {"methods": "method", "datasets": "dataset", "evaluators": "evaluator", 
 
 
 @click.command("list")
-@click.argument("what", metavar="methods|datasets|backbones|evaluators|trackers")
+@click.argument("what", metavar="methods|datasets|backbones|evaluators|trackers|experiments")
 @click.option("--no-check", is_flag=True, help="Do not try whether each plugin can be imported (quick).")
 @json_option
 def list_command(what: str, no_check: bool, as_json: bool) -> None:
     """List what is installed. A plugin that cannot be imported is shown as broken, with the reason."""
-    if what == "backbones":
-        _list_backbones(as_json)
+    others = {"backbones": _list_backbones, "experiments": _list_experiments}
+    if what in others:
+        others[what](as_json)
         return
     if what not in KINDS:
-        raise unknown("kind of thing to list called", what, [*KINDS, "backbones"])
+        raise unknown("kind of thing to list called", what, [*KINDS, *others])
     from gcdbench import registry
 
     kind = KINDS[what]
@@ -69,3 +70,19 @@ def _list_backbones(as_json: bool) -> None:
         return
     print_table(None, ["Name", "Model", "What"], [list(row.values()) for row in rows])
     click.echo("Any other timm ViT with a CLS token works by its timm name.")
+
+
+def _list_experiments(as_json: bool) -> None:
+    from gcdbench.results.experiment import experiment_files, parse_experiment
+
+    found = [parse_experiment(path) for path in experiment_files().values()]
+    rows = [
+        {"name": e.name, "title": e.title, "rows": len(e.rows), "datasets": list(e.datasets), "file": str(e.path)}
+        for e in sorted(found, key=lambda e: e.name)
+    ]
+    if as_json:
+        print_json({"experiments": rows})
+        return
+    table = [[r["name"], r["title"], str(r["rows"]), ", ".join(r["datasets"])] for r in rows]
+    print_table(None, ["Name", "What", "Rows", "Published on"], table)
+    click.echo("`gcdbench table NAME --dataset digits` makes one of them on the embedded data.")

@@ -13,6 +13,10 @@ from gcdbench.errors import EXIT_CODES, GcdbenchError
 
 COMMANDS = {
     "run": "gcdbench.cli.run:run_command",
+    "compare": "gcdbench.cli.compare:compare_command",
+    "table": "gcdbench.cli.table:table_command",
+    "report": "gcdbench.cli.report:report_command",
+    "results": "gcdbench.cli.results:results_command",
     "list": "gcdbench.cli.listing:list_command",
     "show": "gcdbench.cli.show:show_command",
     "data": "gcdbench.cli.data:data_group",

@@ -1,79 +1,128 @@
-"""Result tables of `gcdbench run`."""
+"""`gcdbench results`."""
 
 from __future__ import annotations
 
-import csv
-from collections import Counter
-from collections.abc import Sequence
+import json
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from gcdbench.cli.output import out, print_json, print_table
+import click
+
+from gcdbench.cli.formats import format_options, print_csv
+from gcdbench.cli.options import runs_option
+from gcdbench.cli.output import err, out, print_json, print_table
 from gcdbench.results.record import Record
-from gcdbench.results.summary import spoken
 
-COLUMNS = {"all": "All", "base": "Base", "novel": "Novel", "ob": "OB"}
+METRICS = {"all": "All", "base": "Base", "novel": "Novel", "ob": "OB"}
 
 
-def print_results(records: Sequence[Record], as_json: bool) -> None:
-    """One row per seed and their mean."""
-    if as_json:
-        keys = ("seed", "run_id", "dir", "metrics")
-        print_json({"runs": [{key: getattr(r, key) for key in keys} for r in records]})
+@click.command("results")
+@click.option("--method", help="Only runs of this method.")
+@click.option("--dataset", help="Only runs on this dataset.")
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of record.json and stop.")
+@runs_option
+@format_options("json", "csv")
+def results_command(method: str | None, dataset: str | None, schema: bool, runs: Path, fmt: str | None) -> None:
+    """List the runs that exist: finished ones with their accuracies, unfinished ones with how far they are."""
+    if schema:
+        click.echo((resources.files("gcdbench.results") / "record.schema.json").read_text(encoding="utf-8"), nl=False)
         return
-    first = records[0]
-    title = f"{first.method} ({first.recipe}) on {first.dataset}, {first.backbone['name']}"
-    if "all" not in first.metrics:
-        for record in records:
-            _print_discovery(record, title)
-        return
-    rows = [[str(r.seed), *(_cell(r.metrics, key) for key in COLUMNS), r.run_id] for r in records]
-    if len(records) > 1:
-        means = [spoken([r.metrics[k] for r in records if k in r.metrics]) for k in COLUMNS]
-        rows.append(["mean ± std", *means, f"n = {len(records)}"])
-    print_table(title, ["Seed", *COLUMNS.values(), "Run"], rows)
-    scored = first.data["scored"]
-    console = out()
-    console.print(
-        f"Cluster accuracy (v2) in percent on {scored:,} {first.protocol['scored_rows']} rows, "
-        f"{first.selected['rule']} epoch; OB: oracle base accuracy.",
-        markup=False,
-        soft_wrap=True,
-    )
-    console.print(f"Run directory: {Path(first.dir).parent}", markup=False, soft_wrap=True)
+    from gcdbench import registry
+    from gcdbench.results.find import read_runs
+
+    if dataset is not None and dataset.lower() in registry.aliases("dataset"):
+        dataset = registry.aliases("dataset")[dataset.lower()]
+    records, unfinished, faults = read_runs(runs)
+    for fault in faults:
+        err().print(f"Note: {fault}", markup=False, soft_wrap=True)
+    rows = [_finished(r) for r in records] + [_unfinished(folder) for folder in unfinished]
+    rows = [r for r in rows if method in (None, r["method"]) and dataset in (None, r["dataset"])]
+    rows.sort(key=lambda r: (r["dataset"], r["method"], r["recipe"], r["backbone"], r["seed"], r["run_id"]))
+    if fmt == "json":
+        print_json({"runs": rows, "unreadable": faults})
+    elif fmt == "csv":
+        flat = [
+            {
+                **{k: v for k, v in row.items() if k not in ("metrics", "chosen")},
+                "chosen": "; ".join(f"{k}={json.dumps(v)}" for k, v in row["chosen"].items()),
+                **row["metrics"],
+            }
+            for row in rows
+        ]
+        print_csv(flat)
+    elif not rows:
+        which = " that fit" if records or unfinished else ""
+        click.echo(f"There are no runs{which} in {runs}. Start one with `gcdbench run --method M --dataset D`.")
+    else:
+        columns = ["Method", "Dataset", "Backbone", "Seed", *METRICS.values(), "Run", "Protocol", "Status"]
+        print_table(None, columns, [_cells(row) for row in rows])
+        done = sum(row["status"] == "finished" for row in rows)
+        out().print(f"{done} finished, {len(rows) - done} unfinished.", markup=False)
 
 
-def _cell(metrics: dict[str, float], key: str) -> str:
-    return f"{metrics[key]:.1f}" if key in metrics else "-"
+def _finished(record: Record) -> dict[str, Any]:
+    from gcdbench.config import flat_config
+
+    flat = flat_config(record.config)
+    return {
+        "method": record.method,
+        "recipe": record.recipe,
+        "dataset": record.dataset,
+        "backbone": str(record.backbone.get("name")),
+        "seed": record.seed,
+        "chosen": {key: flat.get(key) for key in record.chosen},
+        "run_id": record.run_id,
+        "fingerprint": record.fingerprint,
+        "status": "finished",
+        "finished": record.finished,
+        "dir": record.dir,
+        "metrics": record.metrics,
+    }
 
 
-def _print_discovery(record: Record, title: str) -> None:
-    """Where nobody knows the truth: how many images went into each class or new group."""
-    table = Path(record.dir) / "predictions.csv"
-    with table.open(newline="", encoding="utf-8") as stream:
-        sizes = Counter(row["name"] for row in csv.DictReader(stream))
-    print_table(
-        f"{title}, seed {record.seed}",
-        ["Class or new group", "Images"],
-        [[name, str(count)] for name, count in sizes.most_common()],
-    )
-    out().print(f"Every image with its group: {table}", markup=False, soft_wrap=True)
+def _unfinished(folder: Path) -> dict[str, Any]:
+    """What config.json and metrics.jsonl tell; a damaged one is listed all the same."""
+    from gcdbench.results.rundir import RunDirectory
 
-
-def print_plans(plans: Sequence[dict[str, Any]], as_json: bool) -> None:
-    """What would run."""
-    if as_json:
-        print_json({"plan": list(plans)})
-        return
-    console = out()
-    for plan in plans:
-        print_table(
-            f"{plan['method']} ({plan['recipe']}) on {plan['dataset']}, seed {plan['seed']}",
-            ["What", "Value"],
-            [[key.replace("_", " "), str(plan[key])] for key in plan if key not in ("config", "sources", "presets")],
+    row: dict[str, Any] = {
+        "method": folder.parents[1].name,
+        "recipe": "",
+        "dataset": folder.parent.name,
+        "backbone": "",
+        "seed": -1,
+        "chosen": {},
+        "run_id": folder.name,
+        "fingerprint": "",
+        "status": "unfinished",
+        "finished": "",
+        "dir": str(folder),
+        "metrics": {},
+    }
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        row.update(
+            recipe=config["run"]["recipe"],
+            backbone=config["backbone"]["name"],
+            seed=config["run"]["seed"],
+            status=f"unfinished: {len(RunDirectory(folder).epochs())} of {config['train']['epochs']} epochs",
         )
-        for preset in plan["presets"]:
-            console.print(f"Preset: {preset}", markup=False, soft_wrap=True)
-    flat = {f"{s}.{k}": v for s, values in plans[0]["config"].items() if s != "run" for k, v in values.items()}
-    rows = [[key, str(flat[key]), source] for key, source in plans[0]["sources"].items()]
-    print_table("Config", ["Key", "Value", "From"], rows)
+    except (OSError, ValueError, KeyError, TypeError):
+        row["status"] = "unfinished: its config.json cannot be read"
+    return row
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    chosen = "".join(f", {key}={value}" for key, value in row["chosen"].items())
+    numbers = [f"{row['metrics'][m]:.1f}" if m in row["metrics"] else "-" for m in METRICS]
+    name = f"{row['method']} ({row['recipe']}{chosen})"
+    return [
+        name,
+        row["dataset"],
+        row["backbone"],
+        str(row["seed"]),
+        *numbers,
+        row["run_id"],
+        row["fingerprint"][:8],
+        row["status"],
+    ]

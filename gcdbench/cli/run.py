@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gcdbench.cli.options import Seeds, data_root_option, runs_option
+from gcdbench.cli.options import Seeds, data_root_option, device_option, runs_option, set_option, workers_option
 from gcdbench.cli.output import json_option
 
 
@@ -21,13 +21,16 @@ from gcdbench.cli.output import json_option
 @click.option("--k", type=int, help="Number of classes the method assumes (default: the true number).")
 @click.option("--label-ratio", type=float, help="Share of base-class images that are labelled.  [default: 0.5]")
 @click.option("--novel-ratio", type=float, help="Share of novel classes (only upwards of the published one).")
-@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any config value, repeatable.")
+@set_option
 @click.option("--config", type=click.Path(path_type=Path), help="TOML file with [run], [train], [method], ...")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda", "mps"]), default="auto", show_default=True)
+@device_option
 @click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16"]), help="Precision of trunk and tail.")
 @runs_option
 @data_root_option
-@click.option("--workers", type=click.IntRange(0), help="Processes that read images (default: as needed).")
+@workers_option
+@click.option(
+    "--track", multiple=True, metavar="TRACKER", help="Also follow the run with a tracker, see `gcdbench list trackers`."
+)
 @click.option("--dry-run", is_flag=True, help="Check everything, print the plan and a time estimate, then stop.")
 @click.option("--force", is_flag=True, help="Repeat runs that are finished or unfinished.")
 @json_option
@@ -37,6 +40,7 @@ def run_command(
     runs: Path,
     data_root: Path | None,
     workers: int | None,
+    track: tuple[str, ...],
     dry_run: bool,
     force: bool,
     as_json: bool,
@@ -48,13 +52,15 @@ def run_command(
     preset, --config, --set and the options, in this order.
     """
     from gcdbench.cli.progress import Display
-    from gcdbench.cli.results import print_plans, print_results
+    from gcdbench.cli.run_output import print_plans, print_results
     from gcdbench.coercion import parse_assignment
     from gcdbench.data.locate import data_root as choose_root
     from gcdbench.engine.preflight import describe_plan
     from gcdbench.engine.request import RunRequest, plan
     from gcdbench.engine.run import execute, workspaces
+    from gcdbench.engine.trackers import check_names
 
+    check_names(track)
     request = RunRequest(settings=dict(parse_assignment(a) for a in assignments), **options)
     planned = plan(request)
     display = Display()
@@ -63,7 +69,7 @@ def run_command(
         if dry_run:
             plans = [describe_plan(space, runs) for space in spaces]
         else:
-            records = [execute(space, runs, force, display) for space in spaces]
+            records = [execute(space, runs, force, display, track) for space in spaces]
     if dry_run:
         print_plans(plans, as_json)
     else:

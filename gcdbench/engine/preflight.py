@@ -9,7 +9,7 @@ from typing import Any
 from gcdbench.contracts import Progress
 from gcdbench.engine.lane import Lane
 from gcdbench.engine.loop import batches, epoch_plans
-from gcdbench.engine.run import directory
+from gcdbench.engine.run import directory, status
 from gcdbench.engine.seeding import fenced_rng, generator
 from gcdbench.engine.workspace import Workspace
 
@@ -44,10 +44,7 @@ def describe_plan(space: Workspace, runs: Path) -> dict[str, Any]:
     """The plan of one run as plain data."""
     config, split = space.config, space.data.split
     folder = directory(space, runs)
-    if folder.finished:
-        status = "finished, would be shown"
-    else:
-        status = "unfinished, would be continued" if folder.epochs() else "new"
+    told = {"finished": "finished, would be shown", "unfinished": "unfinished, would be continued", "new": "new"}
     method = space.method()
     steps = space.sampler.steps
     epochs = sum(stage.epochs for stage in method.stages())
@@ -60,7 +57,7 @@ def describe_plan(space: Workspace, runs: Path) -> dict[str, Any]:
         "seed": config.seed,
         "run_id": space.run_id,
         "dir": str(folder.path),
-        "status": status,
+        "status": told[status(folder)],
         "fingerprint": space.protocol.fingerprint(),
         "labelled_rows": len(split.labelled),
         "unlabelled_rows": len(split.unlabelled),

@@ -71,9 +71,11 @@ def run(
     return [execute(space, Path(runs), force, reporter, track) for space in spaces]
 
 
-def workspaces(planned: Plan, device: str, root: Path, workers: int | None, reporter: Reporter) -> Iterator[Workspace]:
+def workspaces(
+    planned: Plan, device: str, root: Path, workers: int | None, reporter: Reporter, cache: Cache | None = None
+) -> Iterator[Workspace]:
     """One workspace per seed, sharing data and backbone."""
-    cache = Cache()
+    cache = cache or Cache()
     chosen = choose_device(device)
     for number, resolved in enumerate(planned.runs):
         reporter.phase("preparing data and backbone")
@@ -85,6 +87,13 @@ def workspaces(planned: Plan, device: str, root: Path, workers: int | None, repo
 def directory(space: Workspace, runs: Path) -> RunDirectory:
     """Where a run lives."""
     return RunDirectory(runs / space.config.method / space.config.dataset / space.run_id)
+
+
+def status(folder: RunDirectory) -> str:
+    """What `execute` would do."""
+    if folder.finished:
+        return "finished"
+    return "unfinished" if folder.epochs() else "new"
 
 
 def execute(space: Workspace, runs: Path, force: bool, reporter: Reporter, track: Sequence[str] = ()) -> Record:

@@ -5,12 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gcdbench.errors import UsageError, nearest
+from gcdbench.errors import GcdbenchError, UsageError, nearest
+from gcdbench.results.record import Record, read_record
 
 
 def run_folders(runs: Path) -> Iterator[Path]:
     """Every run directory below ``runs``, finished or not."""
     return (path.parent for path in sorted(runs.glob("*/*/*/config.json")))
+
+
+def read_runs(runs: Path) -> tuple[list[Record], list[Path], list[str]]:
+    """Records of finished runs, directories of unfinished ones, and a sentence for each record that cannot be read."""
+    records: list[Record] = []
+    unfinished: list[Path] = []
+    faults: list[str] = []
+    for folder in run_folders(runs):
+        file = folder / "record.json"
+        if not file.is_file():
+            unfinished.append(folder)
+            continue
+        try:
+            records.append(read_record(file))
+        except GcdbenchError as fault:
+            faults.append(str(fault))
+    return records, unfinished, faults
 
 
 def find_run(name: str, runs: Path) -> Path:

@@ -1,0 +1,79 @@
+"""Result tables of `gcdbench run`."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gcdbench.cli.output import out, print_json, print_table
+from gcdbench.results.record import Record
+from gcdbench.results.summary import spoken
+
+COLUMNS = {"all": "All", "base": "Base", "novel": "Novel", "ob": "OB"}
+
+
+def print_results(records: Sequence[Record], as_json: bool) -> None:
+    """One row per seed and their mean."""
+    if as_json:
+        keys = ("seed", "run_id", "dir", "metrics")
+        print_json({"runs": [{key: getattr(r, key) for key in keys} for r in records]})
+        return
+    first = records[0]
+    title = f"{first.method} ({first.recipe}) on {first.dataset}, {first.backbone['name']}"
+    if "all" not in first.metrics:
+        for record in records:
+            _print_discovery(record, title)
+        return
+    rows = [[str(r.seed), *(_cell(r.metrics, key) for key in COLUMNS), r.run_id] for r in records]
+    if len(records) > 1:
+        means = [spoken([r.metrics[k] for r in records if k in r.metrics]) for k in COLUMNS]
+        rows.append(["mean ± std", *means, f"n = {len(records)}"])
+    print_table(title, ["Seed", *COLUMNS.values(), "Run"], rows)
+    scored = first.data["scored"]
+    console = out()
+    console.print(
+        f"Cluster accuracy (v2) in percent on {scored:,} {first.protocol['scored_rows']} rows, "
+        f"{first.selected['rule']} epoch; OB: oracle base accuracy.",
+        markup=False,
+        soft_wrap=True,
+    )
+    console.print(f"Run directory: {Path(first.dir).parent}", markup=False, soft_wrap=True)
+
+
+def _cell(metrics: dict[str, float], key: str) -> str:
+    return f"{metrics[key]:.1f}" if key in metrics else "-"
+
+
+def _print_discovery(record: Record, title: str) -> None:
+    """Where nobody knows the truth: how many images went into each class or new group."""
+    table = Path(record.dir) / "predictions.csv"
+    with table.open(newline="", encoding="utf-8") as stream:
+        sizes = Counter(row["name"] for row in csv.DictReader(stream))
+    print_table(
+        f"{title}, seed {record.seed}",
+        ["Class or new group", "Images"],
+        [[name, str(count)] for name, count in sizes.most_common()],
+    )
+    out().print(f"Every image with its group: {table}", markup=False, soft_wrap=True)
+
+
+def print_plans(plans: Sequence[dict[str, Any]], as_json: bool) -> None:
+    """What would run."""
+    if as_json:
+        print_json({"plan": list(plans)})
+        return
+    console = out()
+    for plan in plans:
+        print_table(
+            f"{plan['method']} ({plan['recipe']}) on {plan['dataset']}, seed {plan['seed']}",
+            ["What", "Value"],
+            [[key.replace("_", " "), str(plan[key])] for key in plan if key not in ("config", "sources", "presets")],
+        )
+        for preset in plan["presets"]:
+            console.print(f"Preset: {preset}", markup=False, soft_wrap=True)
+    flat = {f"{s}.{k}": v for s, values in plans[0]["config"].items() if s != "run" for k, v in values.items()}
+    rows = [[key, str(flat[key]), source] for key, source in plans[0]["sources"].items()]
+    print_table("Config", ["Key", "Value", "From"], rows)

@@ -1,0 +1,131 @@
+"""Which finished runs stand for a method: one set-up each, never a mixture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gcdbench.config import flat_config
+from gcdbench.errors import UsageError
+from gcdbench.results.record import Record
+from gcdbench.results.setups import Setup, group, spell
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A method as asked for: `rlcd` or `rlcd:released`."""
+
+    method: str
+    recipe: str | None = None
+
+    @staticmethod
+    def parse(text: str) -> Contestant:
+        """From the command line."""
+        method, _, recipe = text.partition(":")
+        return Contestant(method, recipe or None)
+
+    def __str__(self) -> str:
+        return self.method if self.recipe is None else f"{self.method}:{self.recipe}"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Conditions on the runs; None or empty means: whatever there is."""
+
+    datasets: tuple[str, ...] = ()
+    backbone: str | None = None
+    seeds: tuple[int, ...] | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Config values a run must have."""
+
+    def fits(self, record: Record) -> bool:
+        """Whether a run is meant."""
+        flat = flat_config(record.config)
+        return (
+            (not self.datasets or record.dataset in self.datasets)
+            and (self.backbone is None or record.backbone.get("name") == self.backbone)
+            and (self.seeds is None or record.seed in self.seeds)
+            and all(spell(flat.get(key)) == spell(value) for key, value in self.settings.items())
+        )
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The set-ups of one table, and what was left out."""
+
+    dataset: str
+    backbone: str
+    setups: tuple[Setup, ...]
+    missing: tuple[str, ...]
+    """Contestants without a run."""
+    left_out: tuple[str, ...]
+    """Sentences on set-ups that are not shown."""
+
+
+def select(
+    records: Iterable[Record],
+    contestants: Sequence[Contestant],
+    wanted: Wanted,
+    default_recipe: Callable[[str], str | None],
+    all_setups: bool = False,
+) -> list[Selection]:
+    """One selection per dataset and backbone that any contestant has runs on, sorted by name.
+
+    ``default_recipe`` names a method's default recipe; it is asked only where runs of several recipes exist.
+    """
+    fitting = [r for r in records if wanted.fits(r)]
+    setups = group(fitting)
+    places = sorted({(s.dataset, s.backbone) for s in setups if any(_is(c, s) for c in contestants)})
+    chooser = None if all_setups else lambda c, found: _prescribed(c, found, wanted, default_recipe)
+    return [_select(place, setups, contestants, chooser) for place in places]
+
+
+def _is(contestant: Contestant, setup: Setup) -> bool:
+    return setup.method == contestant.method and contestant.recipe in (None, setup.recipe)
+
+
+def _select(
+    place: tuple[str, str],
+    setups: Sequence[Setup],
+    contestants: Sequence[Contestant],
+    chooser: Callable[[Contestant, Sequence[Setup]], list[Setup]] | None,
+) -> Selection:
+    chosen: list[Setup] = []
+    missing: list[str] = []
+    left_out: list[str] = []
+    for contestant in contestants:
+        candidates = [s for s in setups if (s.dataset, s.backbone) == place and _is(contestant, s)]
+        candidates = [s for s in candidates if s not in chosen]
+        if not candidates:
+            missing.append(str(contestant))
+            continue
+        picked = candidates if chooser is None else chooser(contestant, candidates)
+        chosen += picked
+        if len(picked) < len(candidates):
+            others = ", ".join(s.name for s in candidates if s not in picked)
+            left_out.append(f"Other set-ups of {contestant} are left out: {others} (--all-setups shows them).")
+    return Selection(place[0], place[1], tuple(chosen), tuple(missing), tuple(left_out))
+
+
+def _prescribed(
+    contestant: Contestant,
+    candidates: Sequence[Setup],
+    wanted: Wanted,
+    default_recipe: Callable[[str], str | None],
+) -> list[Setup]:
+    """The set-up as the recipe prescribes it, apart from what was asked for; a single one is taken as it is."""
+    recipes = {s.recipe for s in candidates}
+    meant = contestant.recipe or (default_recipe(contestant.method) if len(recipes) > 1 else None)
+    if meant in recipes:
+        candidates = [s for s in candidates if s.recipe == meant]
+    if len(candidates) == 1:
+        return list(candidates)
+    plain = [s for s in candidates if set(s.chosen) <= set(wanted.settings)]
+    if len(plain) == 1:
+        return plain
+    listing = "; ".join(f"{s.name} (n = {len(s.records)})" for s in candidates)
+    raise UsageError(
+        f"'{contestant}' has {len(candidates)} set-ups on {candidates[0].dataset} and none or several of them are as "
+        f"its recipe prescribes: {listing}. Choose with METHOD:RECIPE or --set KEY=VALUE, or use --all-setups."
+    )

@@ -1,0 +1,132 @@
+"""Is a difference between two methods real? Tests that can reach the level at the number of runs there are.
+
+Runs of two methods with the same seed saw the same split, batches and views, so they are compared pair by pair.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+LEVEL = 0.05
+"""Probability of a wrong "better" or "worse" among the comparisons of one column, if there is no difference."""
+CONFIDENCE = 0.95
+EXACT_UP_TO = 16
+"""Sign flips of so many pairs are enumerated; beyond it they are sampled, always the same ones."""
+SAMPLED = 100_000
+
+SIGN_FLIP = "exact sign-flip test"
+PAIRED_T = "paired t-test"
+WELCH = "Welch's t-test"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One method minus another in one metric."""
+
+    n: int
+    """Pairs of runs, or the runs of the smaller side where nothing can be paired."""
+    mean: float
+    low: float | None
+    """95 % interval; None where there is no spread to estimate it from."""
+    high: float | None
+    p: float | None
+    """Two-sided, not corrected for other comparisons; None where no test can reach the level."""
+    test: str
+    """Which test, or why there is none."""
+
+
+def difference(one: Mapping[int, float], other: Mapping[int, float], comparisons: int = 1) -> Difference:
+    """``one`` minus ``other``, both by seed; ``comparisons`` is the size of the family the test is part of."""
+    shared = sorted(one.keys() & other.keys())
+    if len(shared) >= 2 or (shared and min(len(one), len(other)) < 2):
+        return paired([one[seed] - other[seed] for seed in shared], LEVEL / comparisons)
+    if min(len(one), len(other)) >= 2:
+        return unpaired(list(one.values()), list(other.values()))
+    gap = statistics.fmean(one.values()) - statistics.fmean(other.values())
+    return Difference(min(len(one), len(other)), gap, None, None, None, "no test: a single run and no common seed")
+
+
+def paired(gaps: Sequence[float], level: float = LEVEL) -> Difference:
+    """From the differences of pairs of runs.
+
+    The sign-flip test assumes nothing about the shape of the differences, but cannot give less than 2 / 2^n: it is
+    used where that is enough for ``level``. Below that the t-test can, if the differences vary at all.
+    """
+    n, mean = len(gaps), statistics.fmean(gaps)
+    spread = statistics.stdev(gaps) if n > 1 else 0.0
+    varies = spread > 1e-9 * max(1.0, abs(mean))
+    low, high = t_interval(mean, spread / math.sqrt(n), n - 1) if varies else (None, None)
+    if all(abs(gap) < 1e-9 for gap in gaps):
+        return Difference(n, 0.0, None, None, None if n < 2 else 1.0, "no test: the runs are equal")
+    if 2 / 2**n <= level:
+        return Difference(n, mean, low, high, sign_flip(gaps), SIGN_FLIP)
+    if varies:
+        return Difference(n, mean, low, high, t_test(mean, spread / math.sqrt(n), n - 1), PAIRED_T)
+    reason = "no test: a single pair of runs" if n == 1 else f"no test: {n} equal differences have no spread"
+    return Difference(n, mean, low, high, None, reason)
+
+
+def unpaired(one: Sequence[float], other: Sequence[float]) -> Difference:
+    """Welch's test, for runs without common seeds."""
+    mean = statistics.fmean(one) - statistics.fmean(other)
+    parts = [statistics.variance(values) / len(values) for values in (one, other)]
+    error = math.sqrt(sum(parts))
+    n = min(len(one), len(other))
+    if error <= 1e-9 * max(1.0, abs(mean)):
+        return Difference(n, mean, None, None, None, "no test: the runs have no spread")
+    freedom = sum(parts) ** 2 / sum(p**2 / (len(v) - 1) for p, v in zip(parts, (one, other), strict=True))
+    low, high = t_interval(mean, error, freedom)
+    return Difference(n, mean, low, high, t_test(mean, error, freedom), f"{WELCH}, not paired: no common seeds")
+
+
+def t_interval(mean: float, error: float, freedom: float) -> tuple[float, float]:
+    """95 % interval of a mean with this standard error."""
+    from scipy.stats import t
+
+    reach = float(t.ppf((1 + CONFIDENCE) / 2, freedom)) * error
+    return mean - reach, mean + reach
+
+
+def t_test(mean: float, error: float, freedom: float) -> float:
+    """Two-sided p of a mean being zero."""
+    from scipy.stats import t
+
+    return float(2 * t.sf(abs(mean) / error, freedom))
+
+
+def sign_flip(gaps: Sequence[float]) -> float:
+    """Share of all sign patterns whose mean is at least as far from zero as the one seen."""
+    import numpy as np
+
+    values = np.asarray(gaps, dtype=np.float64)
+    n = len(values)
+    if n <= EXACT_UP_TO:
+        signs = 1 - 2 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
+        extra = 0
+    else:
+        signs = np.random.default_rng(0).choice(np.array([-1, 1]), size=(SAMPLED, n))
+        extra = 1  # the pattern that was seen counts as well, so a sampled p is never zero
+    sums = np.abs(signs @ values)
+    hits = int((sums >= abs(values.sum()) * (1 - 1e-12) - 1e-12).sum())
+    return (hits + extra) / (len(signs) + extra)
+
+
+def holm(ps: Sequence[float | None]) -> list[float | None]:
+    """Holm's correction over the tests that were made; None stays None."""
+    made = sorted((p, i) for i, p in enumerate(ps) if p is not None)
+    adjusted: list[float | None] = [None] * len(ps)
+    highest = 0.0
+    for rank, (p, i) in enumerate(made):
+        highest = max(highest, min(1.0, p * (len(made) - rank)))
+        adjusted[i] = highest
+    return adjusted
+
+
+def verdict(mean: float, adjusted: float | None) -> str:
+    """`better`, `worse` or `cannot tell`, for a metric of which more is better."""
+    if adjusted is None or adjusted >= LEVEL or mean == 0:
+        return "cannot tell"
+    return "better" if mean > 0 else "worse"

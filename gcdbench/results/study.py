@@ -1,0 +1,252 @@
+"""A study of a paper with our numbers: one row per line of the experiment, the published cell beside it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gcdbench.results.compare import METRICS, check_protocols
+from gcdbench.results.compare_sheet import Notes
+from gcdbench.results.experiment import Experiment, Row
+from gcdbench.results.published import PublishedRow, PublishedTable
+from gcdbench.results.record import Record
+from gcdbench.results.setups import Setup, group
+from gcdbench.results.sheet import Cell, Sheet
+from gcdbench.results.statistics import difference, holm, verdict
+from gcdbench.results.summary import mean_std, spoken
+
+TITLES = {
+    **METRICS,
+    "pseudo_label": "Pseudo-label",
+    "cpd_rmse_base": "RMSE base",
+    "cpd_rmse_novel": "RMSE novel",
+    "predicted_base_rows": "Predicted base",
+    "backbone": "Backbone",
+    "classifier": "Classifier",
+    "projector": "Projector",
+    "extra": "Extra",
+    "total": "Total",
+}
+_MORE_IS_BETTER = {*METRICS, "pseudo_label"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of the experiment with what came of it."""
+
+    row: Row
+    values: Mapping[str, Mapping[int, float]]
+    """Numbers by metric and seed."""
+    records: tuple[Record, ...] = ()
+    reason: str | None = None
+    """Why there are no (or not all) numbers."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """An experiment on one dataset."""
+
+    experiment: Experiment
+    dataset: str
+    backbone: str
+    lines: tuple[Line, ...]
+    published: PublishedTable | None
+
+    @property
+    def shown(self) -> tuple[str | None, str]:
+        """Dataset and backbone of the published cells: the study's own, else the first published ones (or none)."""
+        table = self.published
+        if table is None or not table.metrics:
+            return None, self.backbone
+        cells = [(d, r.backbone) for r in table.rows for d in r.cells]
+        if (self.dataset, self.backbone) in cells:
+            return self.dataset, self.backbone
+        return cells[0] if cells and self.dataset not in table.datasets else (None, self.backbone)
+
+    def published_row(self, row: Row) -> PublishedRow | None:
+        """The line of the published table that this row repeats."""
+        dataset, backbone = self.shown
+        if dataset is None or self.published is None:
+            return None
+        keys = (row.published, f"{row.published} {backbone}")
+        fits = (r for r in self.published.rows if r.key in keys and r.backbone == backbone and dataset in r.cells)
+        return next(fits, None)
+
+    def published_cells(self, row: Row) -> Mapping[str, float]:
+        """Published numbers of a row, by metric."""
+        found = self.published_row(row)
+        dataset = self.shown[0]
+        return {} if found is None or dataset is None else found.cells[dataset]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        rows = []
+        for line in self.lines:
+            metrics = {}
+            for metric, values in line.values.items():
+                if values:
+                    mean, std = mean_std(list(values.values()))
+                    metrics[metric] = {"n": len(values), "mean": mean, "std": std}
+            found = self.published_row(line.row)
+            rows.append(
+                {
+                    "key": line.row.key,
+                    "label": line.row.label,
+                    "method": line.row.method,
+                    "metrics": metrics,
+                    "runs": [r.run_id for r in line.records],
+                    "reason": line.reason,
+                    "published": dict(self.published_cells(line.row)),
+                    "published_notes": list(found.remarks(self.shown[0] or "")) if found else [],
+                }
+            )
+        return {
+            "experiment": self.experiment.name,
+            "title": self.experiment.title,
+            "dataset": self.dataset,
+            "backbone": self.backbone,
+            "published_on": self.shown[0],
+            "source": None if self.published is None else self.published.source,
+            "rows": rows,
+        }
+
+
+def line_of(row: Row, metrics: Sequence[str], records: Sequence[Record], reason: str | None = None) -> Line:
+    """Read the study's metrics off a row's records."""
+    values = {
+        metric: {r.seed: r.metrics[row.read.get(metric, metric)] for r in records if row.read.get(metric, metric) in r.metrics}
+        for metric in metrics
+    }
+    return Line(row, values, tuple(records), reason)
+
+
+def check_study(study: Study) -> None:
+    """Rows may differ in what the study varies and in nothing else of the protocol."""
+    named: list[tuple[Setup, str]] = [
+        (setup, line.row.label) for line in study.lines for setup in group(line.records)
+    ]
+    if named:
+        check_protocols([s for s, _ in named], [n for _, n in named], study.experiment.varies)
+
+
+def best_lines(study: Study) -> dict[str, int]:
+    """Per metric the line that is better than each other one, if one is; only among rows of one protocol."""
+    prints = {r.fingerprint for line in study.lines for r in line.records}
+    if len(prints) != 1:
+        return {}
+    best: dict[str, int] = {}
+    for metric in (m for m in study.experiment.metrics if m in _MORE_IS_BETTER):
+        present = [i for i, line in enumerate(study.lines) if line.values.get(metric)]
+        pairs = list(itertools.combinations(present, 2))
+        found = [difference(study.lines[i].values[metric], study.lines[j].values[metric], len(pairs)) for i, j in pairs]
+        wins: dict[int, int] = dict.fromkeys(present, 0)
+        for (i, j), d, p in zip(pairs, found, holm([d.p for d in found]), strict=True):
+            told = verdict(d.mean, p)
+            if told != "cannot tell":
+                wins[i if told == "better" else j] += 1
+        champion = next((i for i, count in wins.items() if count and count == len(present) - 1), None)
+        if champion is not None:
+            best[metric] = champion
+    return best
+
+
+def study_sheet(study: Study) -> Sheet:
+    """The table of a study: our numbers, then the published ones."""
+    experiment = study.experiment
+    dataset, _ = study.shown
+    notes = Notes()
+    best = best_lines(study)
+    paper_metrics = [m for m in experiment.metrics if any(m in study.published_cells(line.row) for line in study.lines)]
+    rows = []
+    for number, line in enumerate(study.lines):
+        found = study.published_row(line.row)
+        marks = [notes.number(text) for text in (found.remarks(dataset or "") if found else ())]
+        if line.reason:
+            marks.append(notes.number(line.reason))
+        published = study.published_cells(line.row)
+        counts = {len(v) for v in line.values.values()} or {0}
+        rows.append(
+            (
+                Cell(line.row.label, notes=tuple(marks)),
+                Cell(str(max(counts)) if experiment.kind == "runs" else ""),
+                *(
+                    Cell(_number(list(line.values.get(m, {}).values()), m), bold=best.get(m) == number)
+                    for m in experiment.metrics
+                ),
+                *(Cell(_number([published[m]], m) if m in published else "-") for m in paper_metrics),
+            )
+        )
+    return Sheet(
+        title=f"{experiment.title}: {study.dataset}, {study.backbone}",
+        columns=(
+            "",
+            "n" if experiment.kind == "runs" else " ",
+            *(TITLES.get(m, m) for m in experiment.metrics),
+            *(f"{TITLES.get(m, m)}, paper" for m in paper_metrics),
+        ),
+        rows=tuple(rows),
+        notes=tuple(notes.texts),
+        caption=tuple(_caption(study, bool(paper_metrics))),
+    )
+
+
+def _number(values: Sequence[float], metric: str) -> str:
+    if metric in ("backbone", "classifier", "projector", "extra", "total"):
+        return f"{values[0]:,.0f}" if values else "-"
+    return spoken(values, 2 if metric.startswith("cpd_rmse") else 0 if metric == "predicted_base_rows" else 1)
+
+
+def _caption(study: Study, has_cells: bool) -> list[str]:
+    lines = []
+    records = [r for line in study.lines for r in line.records]
+    if records:
+        first = records[0]
+        lines.append(
+            f"Ours: mean ± standard deviation over n seeds (ddof 1), {first.data['scored']:,} "
+            f"{first.protocol['scored_rows']} rows, {first.selected['rule']} epoch. "
+            "Bold: better than every other row (paired tests, Holm)."
+        )
+        if study.experiment.varies and len({r.fingerprint for r in records}) > 1:
+            lines.append(
+                f"Rows differ on purpose in {', '.join(study.experiment.varies)}; "
+                "rows that differ in it are not comparable."
+            )
+    if study.published is None:
+        return lines
+    shown = study.shown[0]
+    if has_cells and shown == study.dataset:
+        lines.append(f"Paper: {study.published.source}.")
+    elif has_cells:
+        lines.append(
+            f"The paper has no numbers on {study.dataset} with {study.backbone}; shown are its numbers on {shown}, "
+            f"for orientation only: {study.published.source}."
+        )
+    else:
+        lines.append(f"No published numbers for {study.dataset} with {study.backbone}: {study.published.source}.")
+    return lines
+
+
+def study_csv_rows(study: Study) -> list[dict[str, Any]]:
+    """One line per row and metric."""
+    data = study.as_dict()
+    return [
+        {
+            "experiment": data["experiment"],
+            "dataset": data["dataset"],
+            "backbone": data["backbone"],
+            "row": row["key"],
+            "label": row["label"],
+            "method": row["method"],
+            "metric": metric,
+            "n": row["metrics"].get(metric, {}).get("n", 0),
+            "mean": row["metrics"].get(metric, {}).get("mean"),
+            "std": row["metrics"].get(metric, {}).get("std"),
+            "published": row["published"].get(metric),
+            "published_on": data["published_on"] if metric in row["published"] else "",
+            "reason": row["reason"] or "",
+        }
+        for row in data["rows"]
+        for metric in study.experiment.metrics
+    ]
