@@ -375,19 +375,20 @@ class Evaluator(abc.ABC):
 # --------------------------------------------------------------------------------------------- tracking
 
 
-class Tracker(abc.ABC):
-    """Follows a run while it trains. A tracker that fails is told once and left out; it never stops the run."""
+class Tracker:
+    """Follows a run while it trains; override what it needs.
+
+    A tracker that fails is told once and left out; it never stops the run.
+    """
 
     name: ClassVar[str]
 
-    @abc.abstractmethod
     def start(self, folder: Path, config: Mapping[str, Any], epochs_done: int) -> None:
         """The run in ``folder`` begins, or goes on after so many epochs: later ones must be forgotten."""
 
     def step(self, step: int, means: Mapping[str, float]) -> None:
         """Now and then within an epoch: running means of the loss terms; ``step`` counts from the run's start."""
 
-    @abc.abstractmethod
     def epoch(self, number: int, line: Mapping[str, Any]) -> None:
         """Epoch ``number`` of the whole run (from 1) is done: `losses`, `lr`, `seconds` and maybe `metrics`."""
 

@@ -94,6 +94,7 @@ def gather(
     for fault in faults:
         err().print(f"Note: {fault}", markup=False, soft_wrap=True)
     if run_missing:
+        contestants = [Contestant(c.method, c.recipe or _default_recipe(c.method)) for c in contestants]
         records = _train(contestants, wanted, records, runs, data_root, device, workers)
         all_setups = True  # what was just made for these methods is what is meant, however it is set up
     found = select(records, contestants, wanted, _default_recipe, all_setups)
@@ -143,10 +144,10 @@ def _train(
                 backbone=wanted.backbone,
                 settings=wanted.settings,
             )
-            jobs.append(Job(f"{contestant} on {dataset}, seeds {', '.join(map(str, seeds))}", request))
+            jobs.append(Job(str(contestant), request))
     with Display() as display:
         place = Place(runs, choose_root(data_root), device, workers)
-        outcomes = run_jobs(jobs, place, display, lambda text: display.console.print(text, markup=False))
+        outcomes = run_jobs(jobs, place, display, display.announce)
     faults = [o for o in outcomes if o.fault is not None]
     if faults:
         raise _failure([(o.job.label, o.fault) for o in faults if o.fault is not None])

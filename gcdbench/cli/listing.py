@@ -76,7 +76,7 @@ def _list_experiments(as_json: bool) -> None:
     from gcdbench.results.experiment import experiment_files, parse_experiment
 
     found = [parse_experiment(path) for path in experiment_files().values()]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"name": e.name, "title": e.title, "rows": len(e.rows), "datasets": list(e.datasets), "file": str(e.path)}
         for e in sorted(found, key=lambda e: e.name)
     ]

@@ -88,6 +88,10 @@ class Display(Reporter):
             self.bar.update(self.task, completed=done, total=total, where=where, rate=f"{rate:.1f} steps/s")
             self.terms.plain = "  " + terms
 
+    def announce(self, text: str) -> None:
+        """A line that stays above the bar."""
+        self.console.print(text, markup=False, soft_wrap=True)
+
     def phase(self, name: str) -> None:
         """What else is going on."""
         self.terms.plain = f"  {name} ..."

@@ -56,7 +56,7 @@ def results_command(method: str | None, dataset: str | None, schema: bool, runs:
         click.echo(f"There are no runs{which} in {runs}. Start one with `gcdbench run --method M --dataset D`.")
     else:
         columns = ["Method", "Dataset", "Backbone", "Seed", *METRICS.values(), "Run", "Protocol", "Status"]
-        print_table(None, columns, [_cells(row) for row in rows])
+        print_table(None, columns, [_cells(row) for row in rows], whole=("Run", "Protocol"))
         done = sum(row["status"] == "finished" for row in rows)
         out().print(f"{done} finished, {len(rows) - done} unfinished.", markup=False)
 

@@ -29,7 +29,10 @@ from gcdbench.cli.output import json_option
 @data_root_option
 @workers_option
 @click.option(
-    "--track", multiple=True, metavar="TRACKER", help="Also follow the run with a tracker, see `gcdbench list trackers`."
+    "--track",
+    multiple=True,
+    metavar="TRACKER",
+    help="Also follow the run with this, see `gcdbench list trackers`.",
 )
 @click.option("--dry-run", is_flag=True, help="Check everything, print the plan and a time estimate, then stop.")
 @click.option("--force", is_flag=True, help="Repeat runs that are finished or unfinished.")

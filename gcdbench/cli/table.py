@@ -55,11 +55,11 @@ def table_command(name: str, dry_run: bool, fmt: str | None, **options: Any) -> 
     studies, faults = make_studies(experiment, **options)
     show_studies(studies, fmt)
     if faults:
-        raise faults[0]
+        raise type(faults[0])(f"{len(faults)} rows failed; the notes below the table say why.")
 
 
 def make_studies(
-    experiment: Experiment, *, datasets: Sequence[str], runs: Path, **options: Any
+    experiment: Experiment, *, datasets: Sequence[str], runs: Path, train: bool = True, **options: Any
 ) -> tuple[list[Study], list[GcdbenchError]]:
     """Our numbers on every dataset asked for (or published), and what went wrong on the way."""
     from gcdbench.cli.progress import Display
@@ -77,9 +77,7 @@ def make_studies(
         jobs = {row.key: _job(experiment, row, dataset, **_of_job(options)) for row in rows}
         with Display() as display:
             place = Place(runs, _root(options), options["device"], options["workers"])
-            made = run_jobs(
-                list(jobs.values()), place, display, lambda text: display.console.print(text, markup=False)
-            )
+            made = run_jobs(list(jobs.values()), place, display, display.announce if train else None, train)
         outcomes = dict(zip(jobs, made, strict=True))
         lines = []
         for row in experiment.rows:
@@ -87,7 +85,8 @@ def make_studies(
             if outcome is None:
                 lines.append(line_of(row, experiment.metrics, (), f"{row.method} is not installed."))
                 continue
-            reason = None if outcome.fault is None else f"{row.label} failed: {outcome.fault}"
+            reason = None if outcome.records else "Not run yet."
+            reason = reason if outcome.fault is None else f"Failed: {outcome.fault}"
             if outcome.fault is not None:
                 faults.append(outcome.fault)
             lines.append(line_of(row, experiment.metrics, outcome.records, reason))
@@ -139,7 +138,7 @@ def _dry_run(experiment: Experiment, fmt: str | None, *, datasets: Sequence[str]
     else:
         _print_plan(experiment, planned, faults, missing)
     if faults:
-        raise next(iter(faults.values()))
+        raise type(next(iter(faults.values())))(f"{len(faults)} rows cannot run; the reasons are above.")
 
 
 def _print_plan(
@@ -147,17 +146,20 @@ def _print_plan(
 ) -> None:
     console = out()
     if planned:
+        groups: dict[tuple[str, ...], list[PlannedRun]] = {}
+        for p in planned:
+            groups.setdefault((p.label, f"{p.method} ({p.recipe})", p.dataset, p.status), []).append(p)
         rows = [
-            [p.label, f"{p.method} ({p.recipe})", p.dataset, str(p.seed), p.run_id, p.status, _spoken(p.seconds)]
-            for p in planned
+            [*key, ", ".join(str(p.seed) for p in runs), _spoken(sum(p.seconds for p in runs))]
+            for key, runs in groups.items()
         ]
-        print_table(
-            f"{experiment.title}: what would be run",
-            ["Row", "Method", "Dataset", "Seed", "Run", "Status", "Training"],
-            rows,
-        )
+        columns = ["Row", "Method", "Dataset", "Status", "Seeds", "Training"]
+        print_table(f"{experiment.title}: what would be run", columns, rows)
+    reasons: dict[str, list[str]] = {}
     for label, fault in faults.items():
-        console.print(f"{label} cannot run: {fault}", markup=False, soft_wrap=True)
+        reasons.setdefault(str(fault), []).append(label)
+    for reason, labels in reasons.items():
+        console.print(f"Cannot run: {'; '.join(labels)}. {reason}", markup=False, soft_wrap=True)
     if missing:
         console.print(f"Not installed, published numbers only: {', '.join(missing)}.", markup=False, soft_wrap=True)
     if experiment.kind == "parameters":
@@ -165,9 +167,7 @@ def _print_plan(
         return
     waiting = [p for p in planned if p.status != "finished"]
     total = _spoken(sum(p.seconds for p in waiting))
-    console.print(
-        f"{len(waiting)} of {len(planned)} runs to train, one after another, about {total}.", markup=False
-    )
+    console.print(f"{len(waiting)} of {len(planned)} runs to train, one after another, about {total}.", markup=False)
 
 
 def _spoken(seconds: float) -> str:
@@ -227,7 +227,7 @@ def _job(
         settings=dict(parse_assignment(a) for a in assignments),
         study=Layer(f"experiment {experiment.name}, row {row.key}", row.settings_on(dataset)),
     )
-    return Job(f"{row.label} on {dataset}", request)
+    return Job(row.label, request)
 
 
 def _count(row: Row, dataset: str, installed: bool, backbone: str | None) -> Any:

@@ -44,18 +44,23 @@ class Place:
 
 
 def run_jobs(
-    jobs: Sequence[Job], place: Place, reporter: Reporter, announce: Callable[[str], None] | None = None
+    jobs: Sequence[Job],
+    place: Place,
+    reporter: Reporter,
+    announce: Callable[[str], None] | None = None,
+    train: bool = True,
 ) -> list[Outcome]:
-    """Run all jobs; one that fails keeps its fault and the others go on."""
+    """Run all jobs; one that fails keeps its fault and the others go on. ``train`` False takes finished runs only."""
     cache = Cache()
     outcomes = []
     for number, job in enumerate(jobs, 1):
         if announce is not None:
-            announce(f"[{number}/{len(jobs)}] {job.label}")
+            announce(f"[{number}/{len(jobs)}] {job.label} on {job.request.dataset}")
         outcome = Outcome(job)
         try:
             for space in workspaces(plan(job.request), place.device, place.root, place.workers, reporter, cache):
-                outcome.records.append(execute(space, place.runs, False, reporter))
+                if train or directory(space, place.runs).finished:
+                    outcome.records.append(execute(space, place.runs, False, reporter))
         except GcdbenchError as fault:
             outcome.fault = fault
         outcomes.append(outcome)
@@ -80,8 +85,10 @@ class PlannedRun:
         return dict(vars(self))
 
 
-def plan_jobs(jobs: Sequence[Job], place: Place, reporter: Reporter) -> tuple[list[PlannedRun], dict[str, GcdbenchError]]:
-    """Every run of the jobs with a time estimate, each run id once; and why jobs cannot run, by label."""
+def plan_jobs(
+    jobs: Sequence[Job], place: Place, reporter: Reporter
+) -> tuple[list[PlannedRun], dict[str, GcdbenchError]]:
+    """Every run of the jobs with a time estimate, each run id once; and why jobs cannot run, by what they are."""
     cache = Cache()
     speeds: dict[tuple[Any, ...], float] = {}
     planned: dict[str, PlannedRun] = {}
@@ -92,7 +99,7 @@ def plan_jobs(jobs: Sequence[Job], place: Place, reporter: Reporter) -> tuple[li
                 if space.run_id not in planned:
                     planned[space.run_id] = _planned(job.label, space, place.runs, speeds)
         except GcdbenchError as fault:
-            faults[job.label] = fault
+            faults[f"{job.label} on {job.request.dataset}"] = fault
     return list(planned.values()), faults
 
 

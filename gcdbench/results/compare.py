@@ -100,9 +100,7 @@ def compare(setups: Sequence[Setup], names: Sequence[str] | None = None) -> Comp
     tests: dict[str, None] = {}
     for metric in metrics:
         values = [s.values(metric) for s in setups]
-        found = {
-            (i, j): difference(values[i], values[j], len(pairs)) for i, j in pairs if values[i] and values[j]
-        }
+        found = {(i, j): difference(values[i], values[j], len(pairs)) for i, j in pairs if values[i] and values[j]}
         adjusted = dict(zip(found, holm([d.p for d in found.values()]), strict=True))
         tests.update(dict.fromkeys(d.test for d in found.values()))
         for (i, j), d in found.items():
@@ -144,9 +142,7 @@ def _best(
     for i in present:
         rivals = [j for j in present if j != i]
         beats = (
-            verdict(found[i, j].mean, adjusted[i, j])
-            if i < j
-            else verdict(-found[j, i].mean, adjusted[j, i])
+            verdict(found[i, j].mean, adjusted[i, j]) if i < j else verdict(-found[j, i].mean, adjusted[j, i])
             for j in rivals
         )
         if rivals and all(v == "better" for v in beats):
@@ -184,9 +180,7 @@ def check_protocols(setups: Sequence[Setup], names: Sequence[str], by_design: Se
     )
 
 
-def setup_notes(
-    setups: Sequence[Setup], names: Sequence[str]
-) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
+def setup_notes(setups: Sequence[Setup], names: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
     """Numbered notes on set-up differences, and which of them concern each set-up."""
     notes: list[str] = []
     numbers: list[list[int]] = [[] for _ in setups]

@@ -48,10 +48,7 @@ def compare_sheet(found: Comparison, published: list[tuple[PublishedTable, Publi
             (
                 Cell(name, notes=found.note_numbers[i]),
                 Cell(str(len(setup.records))),
-                *(
-                    Cell(spoken(v), bold=found.best.get(m) == i)
-                    for m, v in zip(found.metrics, values, strict=True)
-                ),
+                *(Cell(spoken(v), bold=found.best.get(m) == i) for m, v in zip(found.metrics, values, strict=True)),
             )
         )
     rules = [len(rows)]
@@ -124,10 +121,11 @@ def _caption(found: Comparison) -> list[str]:
         f"mean ± standard deviation over n seeds (ddof 1). Protocol {first.fingerprint}."
     ]
     if len(found.setups) > 1:
-        family = ", Holm-corrected over all pairs of methods in a column" if len(found.setups) > 2 else ""
+        family = ", Holm-corrected over all pairs of methods in a column (intervals are not)"
+        family = family if len(found.setups) > 2 else ""
         lines.append(
-            f"Differences of runs with the same seed, with their {CONFIDENCE:.0%} interval; better, worse or cannot "
-            f"tell at level {LEVEL:g}{family}. Test: {'; '.join(found.tests)}."
+            f"Differences of runs with the same seed, with their {100 * CONFIDENCE:.0f} % interval; better, worse or "
+            f"cannot tell at level {LEVEL:g}{family}. Test: {'; '.join(found.tests)}."
         )
         lines.append("Bold: better than every other method in that column.")
     return lines

@@ -2,7 +2,7 @@
 
 A file holds `id`, `title`, `source`, `metrics`, `datasets` and one `[[row]]` per line of the table, in which each
 dataset's name maps to a list of numbers in the order of `metrics`. `main = true` marks tables of main results, which
-`compare --paper` shows. `notes.toml` holds, per method, how its published rows were made. No plugin is imported.
+`compare --paper` shows. `notes.toml` holds, per method, how its published accuracies were made. No plugin is imported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gcdbench.errors import PluginError
 from gcdbench.results.provenance import package_folder
 
 NOTES = "notes.toml"
-_ROW_FACTS = {"key", "label", "method", "backbone", "k", "notes", "doubtful", "average", "reproduced"}
+_ROW_FACTS = {"key", "label", "method", "backbone", "k", "notes", "doubtful", "average"}
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,8 @@ def _row(
             # A shorter list leaves out the last metrics, which were not printed.
             cells[dataset] = dict(zip(metrics, map(float, numbers), strict=False))
     notes = [*row.get("notes", ())]
-    if row["method"] in protocol_notes:
+    if "all" in metrics and row["method"] in protocol_notes:
         notes.append(f"{row['label'].partition(',')[0]}, published: {protocol_notes[row['method']]}")
-    if row.get("reproduced") and row["method"] not in protocol_notes:
-        notes.append(f"{row['label']}: reproduced by the authors of the table.")
     return PublishedRow(
         key=row["key"],
         label=row["label"],

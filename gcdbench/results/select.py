@@ -93,18 +93,17 @@ def _select(
 ) -> Selection:
     chosen: list[Setup] = []
     missing: list[str] = []
-    left_out: list[str] = []
+    others: list[Setup] = []
     for contestant in contestants:
         candidates = [s for s in setups if (s.dataset, s.backbone) == place and _is(contestant, s)]
-        candidates = [s for s in candidates if s not in chosen]
         if not candidates:
             missing.append(str(contestant))
             continue
         picked = candidates if chooser is None else chooser(contestant, candidates)
-        chosen += picked
-        if len(picked) < len(candidates):
-            others = ", ".join(s.name for s in candidates if s not in picked)
-            left_out.append(f"Other set-ups of {contestant} are left out: {others} (--all-setups shows them).")
+        chosen += [s for s in picked if s not in chosen]
+        others += [s for s in candidates if s not in picked]
+    hidden = dict.fromkeys(s.name for s in others if s not in chosen)
+    left_out = [f"Other set-ups are left out: {'; '.join(hidden)} (--all-setups shows them)."] if hidden else []
     return Selection(place[0], place[1], tuple(chosen), tuple(missing), tuple(left_out))
 
 

@@ -13,7 +13,7 @@ from gcdbench.results.experiment import Experiment, Row
 from gcdbench.results.published import PublishedRow, PublishedTable
 from gcdbench.results.record import Record
 from gcdbench.results.setups import Setup, group
-from gcdbench.results.sheet import Cell, Sheet
+from gcdbench.results.sheet import Cell, Sheet, cells
 from gcdbench.results.statistics import difference, holm, verdict
 from gcdbench.results.summary import mean_std, spoken
 
@@ -115,18 +115,14 @@ class Study:
 
 def line_of(row: Row, metrics: Sequence[str], records: Sequence[Record], reason: str | None = None) -> Line:
     """Read the study's metrics off a row's records."""
-    values = {
-        metric: {r.seed: r.metrics[row.read.get(metric, metric)] for r in records if row.read.get(metric, metric) in r.metrics}
-        for metric in metrics
-    }
+    names = {metric: row.read.get(metric, metric) for metric in metrics}
+    values = {m: {r.seed: r.metrics[name] for r in records if name in r.metrics} for m, name in names.items()}
     return Line(row, values, tuple(records), reason)
 
 
 def check_study(study: Study) -> None:
     """Rows may differ in what the study varies and in nothing else of the protocol."""
-    named: list[tuple[Setup, str]] = [
-        (setup, line.row.label) for line in study.lines for setup in group(line.records)
-    ]
+    named: list[tuple[Setup, str]] = [(setup, line.row.label) for line in study.lines for setup in group(line.records)]
     if named:
         check_protocols([s for s, _ in named], [n for _, n in named], study.experiment.varies)
 
@@ -153,42 +149,42 @@ def best_lines(study: Study) -> dict[str, int]:
 
 
 def study_sheet(study: Study) -> Sheet:
-    """The table of a study: our numbers, then the published ones."""
-    experiment = study.experiment
+    """The table of a study: our numbers with the published ones beside them (below them, where numbers are long)."""
+    counts = study.experiment.kind == "parameters"
     dataset, _ = study.shown
+    metrics = study.experiment.metrics
     notes = Notes()
     best = best_lines(study)
-    paper_metrics = [m for m in experiment.metrics if any(m in study.published_cells(line.row) for line in study.lines)]
-    rows = []
+    beside = [m for m in metrics if not counts and any(m in study.published_cells(x.row) for x in study.lines)]
+    rows: list[tuple[Cell, ...]] = []
     for number, line in enumerate(study.lines):
-        found = study.published_row(line.row)
+        found, published = study.published_row(line.row), study.published_cells(line.row)
         marks = [notes.number(text) for text in (found.remarks(dataset or "") if found else ())]
         if line.reason:
             marks.append(notes.number(line.reason))
-        published = study.published_cells(line.row)
-        counts = {len(v) for v in line.values.values()} or {0}
+        ours = (_number(list(line.values.get(m, {}).values()), m) for m in metrics)
+        n = [] if counts else [Cell(str(max((len(v) for v in line.values.values()), default=0)))]
         rows.append(
             (
                 Cell(line.row.label, notes=tuple(marks)),
-                Cell(str(max(counts)) if experiment.kind == "runs" else ""),
-                *(
-                    Cell(_number(list(line.values.get(m, {}).values()), m), bold=best.get(m) == number)
-                    for m in experiment.metrics
-                ),
-                *(Cell(_number([published[m]], m) if m in published else "-") for m in paper_metrics),
+                *n,
+                *(Cell(text, bold=best.get(m) == number) for m, text in zip(metrics, ours, strict=True)),
+                *(Cell(_number([published[m]], m) if m in published else "-") for m in beside),
             )
         )
+        if counts and published:
+            rows.append(cells(f"{line.row.label}, paper", *(_number([published[m]], m) for m in metrics)))
     return Sheet(
-        title=f"{experiment.title}: {study.dataset}, {study.backbone}",
+        title=f"{study.experiment.title}: {study.dataset}, {study.backbone}",
         columns=(
             "",
-            "n" if experiment.kind == "runs" else " ",
-            *(TITLES.get(m, m) for m in experiment.metrics),
-            *(f"{TITLES.get(m, m)}, paper" for m in paper_metrics),
+            *(() if counts else ("n",)),
+            *(TITLES.get(m, m) for m in metrics),
+            *(f"{TITLES.get(m, m)}, paper" for m in beside),
         ),
         rows=tuple(rows),
         notes=tuple(notes.texts),
-        caption=tuple(_caption(study, bool(paper_metrics))),
+        caption=tuple(_caption(study)),
     )
 
 
@@ -198,8 +194,9 @@ def _number(values: Sequence[float], metric: str) -> str:
     return spoken(values, 2 if metric.startswith("cpd_rmse") else 0 if metric == "predicted_base_rows" else 1)
 
 
-def _caption(study: Study, has_cells: bool) -> list[str]:
+def _caption(study: Study) -> list[str]:
     lines = []
+    has_cells = any(study.published_cells(line.row) for line in study.lines)
     records = [r for line in study.lines for r in line.records]
     if records:
         first = records[0]

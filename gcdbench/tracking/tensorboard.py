@@ -22,7 +22,7 @@ class TensorBoardTracker(Tracker):
         except ImportError as fault:
             raise UsageError("--track tensorboard needs the package: pip install 'gcdbench[tensorboard]'.") from fault
         purge = {"purge_step": epochs_done + 1} if epochs_done else {}
-        self.writer = SummaryWriter(folder / "tensorboard", **purge)  # type: ignore[no-untyped-call]
+        self.writer = SummaryWriter(folder / "tensorboard", **purge)
 
     def step(self, step: int, means: Mapping[str, float]) -> None:
         """Running means of the loss terms, against the step of the whole run."""

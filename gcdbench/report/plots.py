@@ -1,0 +1,174 @@
+"""Plots of a report. Each function returns a matplotlib figure; `figure.py` turns it into SVG, PDF or HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gcdbench.report.figure import BASE, MARKERS, NEUTRAL, NOVEL, PALETTE, new_figure
+from gcdbench.report.outcome import Outcome
+
+MAX_LEGEND = 20
+
+
+def loss_terms(epochs: Sequence[Mapping[str, Any]]) -> Figure | None:
+    """Every term's mean per epoch."""
+    names = list(dict.fromkeys(name for line in epochs for name in line.get("losses", {})))
+    if not names:
+        return None
+    figure, (axes,) = new_figure(1)
+    for number, name in enumerate(names):
+        points = [(i, line["losses"][name]) for i, line in enumerate(epochs, 1) if name in line["losses"]]
+        style = {"color": NEUTRAL, "linewidth": 2.2} if name == "total" else {"color": PALETTE[number % len(PALETTE)]}
+        axes.plot(*zip(*points, strict=True), label=name, **_marked(points, number), **style)
+    _finish(axes, "epoch", "loss, before weighting", legend=True)
+    return figure
+
+
+def curves(series: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) -> Figure | None:
+    """Lines by name; points where a line has only one."""
+    shown = {name: points for name, points in series.items() if points}
+    if not shown:
+        return None
+    figure, (axes,) = new_figure(1)
+    for number, (name, points) in enumerate(shown.items()):
+        color = PALETTE[number % len(PALETTE)]
+        axes.plot(*zip(*points, strict=True), label=name, color=color, **_marked(points, number))
+    _finish(axes, x, y, legend=True)
+    return figure
+
+
+def sweep(series: Mapping[str, Sequence[tuple[float, float, float]]], key: str) -> Figure | None:
+    """Accuracies against a setting, with the spread over seeds as bars: (value, mean, standard deviation)."""
+    shown = {name: points for name, points in series.items() if points}
+    if not shown:
+        return None
+    figure, (axes,) = new_figure(1)
+    for number, (name, points) in enumerate(shown.items()):
+        x, mean, spread = (np.array(v, dtype=float) for v in zip(*sorted(points), strict=True))
+        color = PALETTE[number % len(PALETTE)]
+        axes.errorbar(x, mean, spread, label=name, color=color, marker=MARKERS[number % len(MARKERS)], capsize=3)
+    _finish(axes, key, "percent", legend=True)
+    return figure
+
+
+def class_distribution(outcomes: Mapping[str, Outcome]) -> Figure | None:
+    """Rows predicted for each class against the true number, classes sorted by size within base and novel."""
+    known = {name: o for name, o in outcomes.items() if o.classes}
+    if not known:
+        return None
+    figure, axes = new_figure(len(known), height=2.8)
+    for (name, outcome), ax in zip(known.items(), axes, strict=True):
+        base = sorted((c for c in outcome.classes if c.is_base), key=lambda c: -c.size)
+        novel = sorted((c for c in outcome.classes if not c.is_base), key=lambda c: -c.size)
+        ordered = [*base, *novel]
+        at = np.arange(len(ordered))
+        colors = [BASE if c.is_base else NOVEL for c in ordered]
+        ax.bar(at, [c.predicted for c in ordered], color=colors, width=0.9, alpha=0.75)
+        ax.step(at, [c.size for c in ordered], where="mid", color=NEUTRAL, linewidth=1.4, label="true")
+        told = []
+        for side, members in (("base", base), ("novel", novel)):
+            if members:
+                gap = np.sqrt(np.mean([(c.predicted - c.size) ** 2 for c in members]))
+                told.append(f"{side}: RMSE {gap:.2f}, {sum(c.predicted for c in members):,} predicted")
+        ax.set_title("\n".join((name, *told)), fontsize=9)
+        _finish(ax, "classes, base then novel, by size", "rows", legend=ax is axes[-1])
+    return figure
+
+
+def confusion(outcome: Outcome) -> Figure | None:
+    """The 2 x 2 confusion of base and novel, in percent of the true side."""
+    table = outcome.confusion
+    if table is None:
+        return None
+    sides = ("base", "novel")
+    figure, (axes,) = new_figure(1, width=3.4, height=3.0)
+    counts = np.array([[table[row, column] for column in sides] for row in sides], dtype=float)
+    shares = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=130)
+    for i in range(2):
+        for j in range(2):
+            text = f"{shares[i, j]:.1f} %\n{counts[i, j]:,.0f} rows"
+            axes.text(
+                j, i, text, ha="center", va="center", fontsize=9, color="#10202e" if shares[i, j] < 70 else "#fff"
+            )
+    axes.set_xticks([0, 1], ["base", "novel"])
+    axes.set_yticks([0, 1], ["base", "novel"])
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("true")
+    return figure
+
+
+def confidence(outcomes: Mapping[str, Outcome]) -> Figure | None:
+    """Histogram of the confidence, true base and novel rows apart where the truth is known."""
+    known = {name: o for name, o in outcomes.items() if o.confidence is not None}
+    if not known:
+        return None
+    figure, axes = new_figure(len(known), height=2.6)
+    bins = np.linspace(0, 1, 26).tolist()
+    for (name, outcome), ax in zip(known.items(), axes, strict=True):
+        values = outcome.confidence
+        assert values is not None
+        if outcome.target is None:
+            ax.hist(values, bins, color=BASE)
+        else:
+            is_base = outcome.target < outcome.num_base
+            ax.hist(
+                [values[is_base], values[~is_base]], bins, stacked=True, color=[BASE, NOVEL], label=["base", "novel"]
+            )
+        ax.set_title(f"{name}: mean {100 * float(values.mean()):.1f} %", fontsize=9)
+        _finish(ax, "largest class probability", "rows", legend=outcome.target is not None and ax is axes[-1])
+    return figure
+
+
+def class_accuracy(outcome: Outcome) -> Figure | None:
+    """Accuracy of every class, sorted within base and novel."""
+    if not outcome.classes:
+        return None
+    figure, (axes,) = new_figure(1, height=2.8)
+    at = 0
+    for side, color in ((True, BASE), (False, NOVEL)):
+        values = sorted((c.accuracy for c in outcome.classes if c.is_base is side and c.size), reverse=True)
+        axes.bar(np.arange(at, at + len(values)), values, color=color, width=0.9, label="base" if side else "novel")
+        at += len(values)
+    axes.set_ylim(0, 100)
+    _finish(axes, "classes, base then novel, by accuracy", "percent", legend=True)
+    return figure
+
+
+def maps(points: Mapping[str, np.ndarray], target: np.ndarray, names: Mapping[int, str], num_base: int) -> Figure:
+    """Two-dimensional maps of features, coloured by class; circles are base, crosses novel."""
+    figure, axes = new_figure(len(points), height=3.6)
+    classes = np.unique(target)
+    for (name, xy), ax in zip(points.items(), axes, strict=True):
+        for number, cls in enumerate(classes):
+            rows = target == cls
+            marker = "o" if cls < num_base else "x"
+            color = PALETTE[number % len(PALETTE)]
+            ax.scatter(xy[rows, 0], xy[rows, 1], s=9, color=color, marker=marker, linewidths=0.8, label=names[int(cls)])
+        ax.set_title(name, fontsize=9)
+        ax.set_xticks([])
+        ax.set_yticks([])
+    if len(classes) <= MAX_LEGEND:
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=8, frameon=False)
+    return figure
+
+
+def _marked(points: Sequence[Any], number: int) -> dict[str, Any]:
+    """A marker where a line would not be seen."""
+    return {"marker": MARKERS[number % len(MARKERS)]} if len(points) == 1 else {}
+
+
+def _finish(axes: Axes, x: str, y: str, legend: bool) -> None:
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(axis="y", linewidth=0.4, alpha=0.5)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    if legend:
+        axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -1,0 +1,61 @@
+"""A run as a report sees it: record, curves, predictions and, where the data is here, images and features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gcdbench.errors import GcdbenchError
+from gcdbench.report.outcome import Outcome, read_outcome
+from gcdbench.report.reopen import Reopened, reopen
+from gcdbench.results.record import Record
+from gcdbench.results.rundir import RunDirectory
+
+
+@dataclass(frozen=True)
+class RunView:
+    """One run of a report."""
+
+    name: str
+    record: Record
+    epochs: list[dict[str, Any]]
+    outcome: Outcome
+    opened: Reopened | None
+    reason: str | None
+    """Why images and features are left out."""
+
+    def supervised(self) -> list[tuple[float, float]]:
+        """Supervised cross entropy per epoch: the term `ce`, else the first that ends in `_ce`."""
+        return supervised(self.epochs)
+
+    def metric(self, name: str) -> list[tuple[float, float]]:
+        """A metric at the epochs at which it was evaluated; at least the final one."""
+        lines = enumerate(self.epochs, 1)
+        found = [(float(i), float(e["metrics"][name])) for i, e in lines if name in e.get("metrics", {})]
+        if not found and name in self.record.metrics:
+            found = [(float(len(self.epochs)), self.record.metrics[name])]
+        return found
+
+
+def supervised(epochs: list[dict[str, Any]]) -> list[tuple[float, float]]:
+    """Supervised cross entropy per epoch."""
+    points = []
+    for number, line in enumerate(epochs, 1):
+        losses = line.get("losses", {})
+        term = next((t for t in losses if t == "ce"), None) or next((t for t in losses if t.endswith("_ce")), None)
+        if term is not None:
+            points.append((float(number), float(losses[term])))
+    return points
+
+
+def view(record: Record, name: str, root: Path, device: str, with_data: bool) -> RunView:
+    """Read a run, and open its data and weights if that is wanted and possible."""
+    opened, reason = None, "They were not asked for." if not with_data else None
+    if with_data:
+        try:
+            opened = reopen(record, root, device)
+        except GcdbenchError as fault:
+            reason = f"They need the data and weights of the run: {fault}"
+    outcome = read_outcome(record, opened.class_names if opened else ())
+    return RunView(name, record, RunDirectory(Path(record.dir)).epochs(), outcome, opened, reason)
