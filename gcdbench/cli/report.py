@@ -87,31 +87,30 @@ def _run_page(names: tuple[str, ...], source: Source, *, runs: Path, **_: Any) -
     return run_page(read_record(folder / "record.json"), source)
 
 
-def _compare_page(
-    names: tuple[str, ...], source: Source, *, paper: bool, datasets: tuple[str, ...], **options: Any
-) -> Page:
-    from gcdbench.cli.compare import gather
+def _compare_page(names: tuple[str, ...], source: Source, *, paper: bool, **options: Any) -> Page:
+    from gcdbench.cli.compare import find_runs
     from gcdbench.report.build import compare_page
     from gcdbench.results.compare import compare
     from gcdbench.results.compare_sheet import published_rows
     from gcdbench.results.published import published_tables
 
-    found = gather(names, datasets, run_missing=False, data_root=None, device=source.device, workers=None, **options)
+    found = find_runs(names, data_root=source.root, device=source.device, workers=None, **options)
     tables = published_tables() if paper else {}
     rows = [published_rows(tables, s.dataset, s.backbone) if paper else None for s in found]
     return compare_page([(compare(s.setups), r) for s, r in zip(found, rows, strict=True)], source)
 
 
 def _study_page(names: tuple[str, ...], source: Source, *, paper: bool, all_setups: bool, **options: Any) -> Page:
-    from gcdbench.cli.table import make_studies
+    from gcdbench.cli.table import asked_and_place
+    from gcdbench.engine.reporter import Reporter
+    from gcdbench.engine.studies import make_studies
     from gcdbench.report.build import study_page
     from gcdbench.results.experiment import load_experiment
     from gcdbench.results.study import check_study
 
     experiment = load_experiment(names[0])
-    studies, _ = make_studies(
-        experiment, train=False, data_root=source.root, device=source.device, workers=None, **options
-    )
+    asked, place = asked_and_place(data_root=source.root, device=source.device, workers=None, **options)
+    studies, _ = make_studies(experiment, asked, place, Reporter(), train=False)
     if experiment.kind == "runs" and not any(line.records for study in studies for line in study.lines):
         raise UsageError(f"No run of '{experiment.name}' is finished yet: run `gcdbench table {names[0]}` first.")
     for study in studies:

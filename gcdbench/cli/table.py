@@ -22,8 +22,9 @@ from gcdbench.cli.output import out, print_json, print_table
 from gcdbench.errors import GcdbenchError, ProtocolError, UsageError
 
 if TYPE_CHECKING:
-    from gcdbench.engine.batch import Job, PlannedRun
-    from gcdbench.results.experiment import Experiment, Row
+    from gcdbench.engine.batch import Place, PlannedRun
+    from gcdbench.engine.studies import Asked
+    from gcdbench.results.experiment import Experiment
     from gcdbench.results.study import Study
 
 
@@ -46,52 +47,42 @@ def table_command(name: str, dry_run: bool, fmt: str | None, **options: Any) -> 
     Runs what is missing, continues what is unfinished, and prints our numbers beside the published ones. A method
     that is not installed is shown with its published numbers only.
     """
+    from gcdbench.cli.progress import Display
+    from gcdbench.engine.studies import make_studies
     from gcdbench.results.experiment import load_experiment
 
     experiment = load_experiment(name)
+    asked, place = asked_and_place(**options)
     if dry_run:
-        _dry_run(experiment, fmt, **options)
+        _dry_run(experiment, asked, place, fmt)
         return
-    studies, faults = make_studies(experiment, **options)
+    with Display() as display:
+        studies, faults = make_studies(experiment, asked, place, display)
     show_studies(studies, fmt)
     if faults:
         raise type(faults[0])(f"{len(faults)} rows failed; the notes below the table say why.")
 
 
-def make_studies(
-    experiment: Experiment, *, datasets: Sequence[str], runs: Path, train: bool = True, **options: Any
-) -> tuple[list[Study], list[GcdbenchError]]:
-    """Our numbers on every dataset asked for (or published), and what went wrong on the way."""
-    from gcdbench.cli.progress import Display
-    from gcdbench.engine.batch import Place, run_jobs
-    from gcdbench.results.study import line_of
+def asked_and_place(
+    *,
+    datasets: tuple[str, ...],
+    backbone: str | None,
+    seeds: tuple[int, ...] | None,
+    epochs: int | None,
+    assignments: tuple[str, ...],
+    runs: Path,
+    data_root: Path | None,
+    device: str,
+    workers: int | None,
+) -> tuple[Asked, Place]:
+    """What the options mean."""
+    from gcdbench.coercion import parse_assignment
+    from gcdbench.data.locate import data_root as choose_root
+    from gcdbench.engine.batch import Place
+    from gcdbench.engine.studies import Asked
 
-    faults: list[GcdbenchError] = []
-    studies = []
-    for dataset in _datasets(experiment, datasets):
-        rows = _installed(experiment)
-        if experiment.kind == "parameters":
-            lines = [_count(row, dataset, row in rows, options["backbone"]) for row in experiment.rows]
-            studies.append(_study(experiment, dataset, lines, options["backbone"]))
-            continue
-        jobs = {row.key: _job(experiment, row, dataset, **_of_job(options)) for row in rows}
-        with Display() as display:
-            place = Place(runs, _root(options), options["device"], options["workers"])
-            made = run_jobs(list(jobs.values()), place, display, display.announce if train else None, train)
-        outcomes = dict(zip(jobs, made, strict=True))
-        lines = []
-        for row in experiment.rows:
-            outcome = outcomes.get(row.key)
-            if outcome is None:
-                lines.append(line_of(row, experiment.metrics, (), f"{row.method} is not installed."))
-                continue
-            reason = None if outcome.records else "Not run yet."
-            reason = reason if outcome.fault is None else f"Failed: {outcome.fault}"
-            if outcome.fault is not None:
-                faults.append(outcome.fault)
-            lines.append(line_of(row, experiment.metrics, outcome.records, reason))
-        studies.append(_study(experiment, dataset, lines, options["backbone"]))
-    return studies, faults
+    settings = dict(parse_assignment(a) for a in assignments)
+    return Asked(datasets, seeds, backbone, epochs, settings), Place(runs, choose_root(data_root), device, workers)
 
 
 def show_studies(studies: Sequence[Study], fmt: str | None) -> None:
@@ -117,21 +108,15 @@ def show_studies(studies: Sequence[Study], fmt: str | None) -> None:
         raise ProtocolError("\n".join(refused))
 
 
-def _dry_run(experiment: Experiment, fmt: str | None, *, datasets: Sequence[str], runs: Path, **options: Any) -> None:
+def _dry_run(experiment: Experiment, asked: Asked, place: Place, fmt: str | None) -> None:
     from gcdbench.cli.progress import Display
-    from gcdbench.engine.batch import Place, plan_jobs
+    from gcdbench.engine.studies import installed_rows, plan_studies
 
     if fmt not in (None, "json"):
         raise UsageError(f"--dry-run prints for a person or as --json, not as --{fmt}.")
-    rows = _installed(experiment)
-    missing = [row.label for row in experiment.rows if row not in rows]
-    jobs: list[Job] = []
-    if experiment.kind == "runs":
-        for dataset in _datasets(experiment, datasets):
-            jobs += [_job(experiment, row, dataset, **_of_job(options)) for row in rows]
     with Display() as display:
-        place = Place(runs, _root(options), options["device"], options["workers"])
-        planned, faults = plan_jobs(jobs, place, display)
+        planned, faults = plan_studies(experiment, asked, place, display)
+    missing = [row.label for row in experiment.rows if row not in installed_rows(experiment)]
     if fmt == "json":
         told = {label: str(fault) for label, fault in faults.items()}
         print_json({"runs": [p.as_dict() for p in planned], "cannot_run": told, "not_installed": missing})
@@ -177,86 +162,3 @@ def _spoken(seconds: float) -> str:
             value = seconds / unit
             return f"{value:.0f} {name}" if unit < 3600 else f"{value:.1f} {name}"
     return f"{seconds / 86_400:.1f} days"
-
-
-def _datasets(experiment: Experiment, asked: Sequence[str]) -> list[str]:
-    from gcdbench import registry
-
-    return list(dict.fromkeys(registry.canonical("dataset", d) for d in asked or experiment.datasets))
-
-
-def _installed(experiment: Experiment) -> list[Row]:
-    from gcdbench import registry
-
-    names = {plugin.name for plugin in registry.plugins("method")}
-    return [row for row in experiment.rows if row.method in names]
-
-
-def _root(options: dict[str, Any]) -> Path:
-    from gcdbench.data.locate import data_root
-
-    return data_root(options["data_root"])
-
-
-def _of_job(options: dict[str, Any]) -> dict[str, Any]:
-    return {key: options[key] for key in ("seeds", "backbone", "epochs", "assignments")}
-
-
-def _job(
-    experiment: Experiment,
-    row: Row,
-    dataset: str,
-    *,
-    seeds: tuple[int, ...] | None,
-    backbone: str | None,
-    epochs: int | None,
-    assignments: tuple[str, ...],
-) -> Job:
-    from gcdbench.coercion import parse_assignment
-    from gcdbench.config import Layer
-    from gcdbench.engine.batch import Job
-    from gcdbench.engine.request import RunRequest
-
-    request = RunRequest(
-        method=row.method,
-        dataset=dataset,
-        recipe=row.recipe,
-        seeds=seeds or experiment.seeds,
-        backbone=backbone,
-        epochs=epochs,
-        settings=dict(parse_assignment(a) for a in assignments),
-        study=Layer(f"experiment {experiment.name}, row {row.key}", row.settings_on(dataset)),
-    )
-    return Job(row.label, request)
-
-
-def _count(row: Row, dataset: str, installed: bool, backbone: str | None) -> Any:
-    """A line of a study that only counts parameters."""
-    from gcdbench.config import Layer
-    from gcdbench.engine.parameters import count_parameters
-    from gcdbench.engine.request import RunRequest
-    from gcdbench.results.study import Line
-
-    if not installed:
-        return Line(row, {}, reason=f"{row.method} is not installed.")
-    study = Layer("experiment", row.settings_on(dataset))
-    counts = count_parameters(RunRequest(row.method, dataset, row.recipe, backbone=backbone, study=study))
-    return Line(row, {part: {0: float(number)} for part, number in counts.items()})
-
-
-def _study(experiment: Experiment, dataset: str, lines: Sequence[Any], backbone: str | None) -> Study:
-    from gcdbench import registry
-    from gcdbench.engine.request import DEFAULT_BACKBONE
-    from gcdbench.errors import PluginError
-    from gcdbench.results.published import published_tables
-    from gcdbench.results.study import Study
-
-    tables = published_tables()
-    if experiment.published is not None and experiment.published not in tables and tables:
-        raise PluginError(
-            f"{experiment.path}: no installed plugin has published numbers called '{experiment.published}'. "
-            f"Known: {', '.join(sorted(tables))}."
-        )
-    name = backbone or registry.load("dataset", dataset).backbone or DEFAULT_BACKBONE
-    table = tables.get(experiment.published) if experiment.published else None
-    return Study(experiment, dataset, name, tuple(lines), table)

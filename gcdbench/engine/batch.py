@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,19 +43,13 @@ class Place:
     workers: int | None = None
 
 
-def run_jobs(
-    jobs: Sequence[Job],
-    place: Place,
-    reporter: Reporter,
-    announce: Callable[[str], None] | None = None,
-    train: bool = True,
-) -> list[Outcome]:
+def run_jobs(jobs: Sequence[Job], place: Place, reporter: Reporter, train: bool = True) -> list[Outcome]:
     """Run all jobs; one that fails keeps its fault and the others go on. ``train`` False takes finished runs only."""
     cache = Cache()
     outcomes = []
     for number, job in enumerate(jobs, 1):
-        if announce is not None:
-            announce(f"[{number}/{len(jobs)}] {job.label} on {job.request.dataset}")
+        if train:
+            reporter.announce(f"[{number}/{len(jobs)}] {job.label} on {job.request.dataset}")
         outcome = Outcome(job)
         try:
             for space in workspaces(plan(job.request), place.device, place.root, place.workers, reporter, cache):

@@ -26,6 +26,9 @@ class Reporter:
     def phase(self, name: str) -> None:
         """Something else that takes time begins."""
 
+    def announce(self, text: str) -> None:
+        """The next of several runs or rows begins."""
+
     def warn(self, message: str) -> None:
         """Something a person should know."""
 

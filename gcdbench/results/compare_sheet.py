@@ -25,6 +25,12 @@ def published_rows(
     ]
 
 
+def published_places(tables: Mapping[str, PublishedTable]) -> list[tuple[str, str]]:
+    """Datasets and backbones that tables of main results have numbers for."""
+    found = {(d, row.backbone): None for t in tables.values() if t.main for row in t.rows for d in row.cells}
+    return list(found)
+
+
 class Notes:
     """Numbers sentences in the order in which they are first referred to."""
 

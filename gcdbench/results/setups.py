@@ -32,9 +32,9 @@ class Setup:
 
     @property
     def name(self) -> str:
-        """`rlcd (released)`, with the settings somebody chose."""
-        extra = "".join(f", {key}={spell(self.settings.get(key))}" for key in self.chosen)
-        return f"{self.method} ({self.recipe}){extra}"
+        """`rlcd (released)`, or `rlcd (paper; alpha=0.3)` with the settings somebody chose."""
+        chosen = ", ".join(f"{key.removeprefix('method.')}={spell(self.settings.get(key))}" for key in self.chosen)
+        return f"{self.method} ({self.recipe}{'; ' if chosen else ''}{chosen})"
 
     @cached_property
     def fingerprints(self) -> frozenset[str]:

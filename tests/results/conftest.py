@@ -1,0 +1,1 @@
+from tests.engine.conftest import few_digits  # noqa: F401

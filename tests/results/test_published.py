@@ -1,0 +1,163 @@
+"""The paper's numbers as data: complete, consistent with themselves, and marked where they are not."""
+
+from __future__ import annotations
+
+import pytest
+
+from gcdbench.errors import PluginError
+from gcdbench.results import published as module
+from gcdbench.results.compare_sheet import published_rows
+from gcdbench.results.published import published_tables
+
+TABLES = published_tables()
+
+
+def cells(table, key, dataset):
+    return TABLES[table].row(key).cells[dataset]
+
+
+def test_every_table_and_study_is_there():
+    assert set(TABLES) == {
+        "fine-grained",
+        "generic",
+        "ablation",
+        "alpha",
+        "beta",
+        "regularisers",
+        "pseudo-labels",
+        "oracle-base",
+        "estimated-k",
+        "estimated-k-cms",
+        "label-ratios",
+        "novel-ratios",
+        "uncertainty",
+        "distillation",
+        "parameters",
+        "class-distribution",
+        "supervised-loss",
+    }
+    assert all("ICML 2025" in table.source for table in TABLES.values())
+
+
+def test_main_tables_have_all_methods_and_both_backbones():
+    dino = {row.method for _, row in published_rows(TABLES, "cub", "dino")}
+    assert dino == {
+        *("kmeans", "rs", "uno", "orca", "crncd", "gcd", "dccl", "gpc", "simgcd", "ugcd", "cms", "infosieve"),
+        *("sptnet", "legogcd", "rlcd"),
+    }
+    assert {row.method for _, row in published_rows(TABLES, "cub", "dinov2")} == {"simgcd", "ugcd", "cipr", "rlcd"}
+    assert {row.method for _, row in published_rows(TABLES, "cifar100", "dinov2")} == {"simgcd", "cipr", "rlcd"}
+    assert {row.method for _, row in published_rows(TABLES, "cifar10", "dino")} >= {"cipr", "legogcd", "kmeans"}
+    assert "cms" not in {row.method for _, row in published_rows(TABLES, "cifar10", "dino")}
+    assert published_rows(TABLES, "digits", "digits-vit") == []
+
+
+@pytest.mark.parametrize("name", ["fine-grained", "generic"])
+def test_averages_printed_in_the_tables_are_those_of_the_data(name):
+    """The tables' own averages of All check every number that enters them."""
+    table = TABLES[name]
+    checked = 0
+    for row in table.rows:
+        assert (row.average is None) == (len(row.cells) < len(table.datasets)), row.key
+        if row.average is not None:
+            mean = sum(row.cells[d]["all"] for d in table.datasets) / len(table.datasets)
+            assert mean == pytest.approx(row.average, abs=0.051), row.key
+            checked += 1
+    assert checked >= 15
+
+
+def test_parameters_add_up():
+    for row in TABLES["parameters"].rows:
+        numbers = row.cells["cub"]
+        assert sum(v for k, v in numbers.items() if k != "total") == numbers["total"], row.key
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("ablation", "f", "cub"), ("fine-grained", "rlcd dino", "cub")),
+        (("alpha", "0", "cub"), ("ablation", "g", "cub")),
+        (("alpha", "0.5", "cub"), ("ablation", "f", "cub")),
+        (("beta", "0", "cub"), ("ablation", "d", "cub")),
+        (("uncertainty", "zero", "cub"), ("ablation", "g", "cub")),
+        (("uncertainty", "aux_prob", "cifar100"), ("generic", "rlcd dino", "cifar100")),
+        (("distillation", "pseudo_base", "cub"), ("ablation", "f", "cub")),
+        (("regularisers", "none", "cub"), ("ablation", "d", "cub")),
+        (("label-ratios", "simgcd 50", "cub"), ("fine-grained", "simgcd dino", "cub")),
+        (("novel-ratios", "rlcd 50", "cub"), ("label-ratios", "rlcd 50", "cub")),
+        (("estimated-k", "rlcd true", "imagenet100"), ("generic", "rlcd dino", "imagenet100")),
+        (("estimated-k", "rlcd true", "scars"), ("fine-grained", "rlcd dino", "scars")),
+    ],
+)
+def test_the_same_setting_has_the_same_numbers_in_every_table(one, other):
+    left, right = cells(*one), cells(*other)
+    shared = left.keys() & right.keys()
+    assert {"all", "base", "novel"} <= shared
+    assert all(left[m] == right[m] for m in shared)
+
+
+def test_oracle_base_is_the_pseudo_label_accuracy_of_the_main_branch():
+    for dataset in TABLES["oracle-base"].datasets:
+        assert (
+            cells("oracle-base", "rlcd", dataset)["ob"] == cells("pseudo-labels", "rlcd cls", dataset)["pseudo_label"]
+        )
+    assert cells("oracle-base", "rlcd", "cub")["ob"] == cells("ablation", "f", "cub")["ob"]
+
+
+def test_rows_of_other_protocols_carry_a_note():
+    table = TABLES["fine-grained"]
+    told = {row.method: " ".join(row.remarks("cub")) for row in table.rows if row.backbone == "dino"}
+    for method in ("gcd", "infosieve", "dccl", "gpc", "crncd", "cms", "sptnet", "rs", "uno", "orca", "ugcd"):
+        assert told[method], method
+    assert told["simgcd"] == told["rlcd"] == told["legogcd"] == ""
+    assert "labelled subset" in " ".join(TABLES["generic"].row("cipr dino").remarks("cifar10"))
+
+
+def test_the_contradicting_aircraft_row_is_marked():
+    row = TABLES["estimated-k-cms"].row("rlcd cms")
+    assert any("contradict" in text for text in row.remarks("aircraft"))
+    assert not any("contradict" in text for text in row.remarks("cifar100"))
+    # It does contradict: far above the row with the true number of classes.
+    assert row.cells["aircraft"]["all"] > cells("fine-grained", "rlcd dino", "aircraft")["all"] + 8
+
+
+def test_estimated_numbers_of_classes():
+    assert TABLES["estimated-k"].row("rlcd gcd").k == {"imagenet100": 109, "cub": 231, "scars": 230}
+    assert TABLES["estimated-k-cms"].row("rlcd cms").k["herbarium19"] == 666
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("id = ", "cannot be read"),
+        ('id = "x"', "not understood"),
+        (
+            'id="x"\ntitle="x"\nsource="x"\nmetrics=["all"]\ndatasets=["cub"]\n[[row]]\nkey="a"\nlabel="a"\n',
+            "not understood",
+        ),
+        (
+            'id="x"\ntitle="x"\nsource="x"\nmetrics=["all"]\ndatasets=["cub"]\n'
+            '[[row]]\nkey="a"\nlabel="a"\nmethod="m"\nbackbone="b"\ncub=[1.0, 2.0]\n',
+            "2 numbers for 1 metrics",
+        ),
+        (
+            'id="x"\ntitle="x"\nsource="x"\nmetrics=["all"]\ndatasets=["cub"]\n'
+            '[[row]]\nkey="a"\nlabel="a"\nmethod="m"\nbackbone="b"\nscars=[1.0]\n',
+            "unknown entries",
+        ),
+    ],
+)
+def test_a_bad_file_is_the_plugins_fault(text, words, tmp_path, monkeypatch):
+    (tmp_path / "bad.toml").write_text(text)
+    monkeypatch.setattr(module, "_folders", lambda: [tmp_path])
+    with pytest.raises(PluginError, match=words):
+        published_tables()
+
+
+def test_two_tables_of_one_name_are_told(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        text = 'id="x"\ntitle="x"\nsource="x"\nmetrics=[]\ndatasets=[]\nrow=[]\n'
+        (tmp_path / f"{name}.toml").write_text(text)
+    monkeypatch.setattr(module, "_folders", lambda: [tmp_path])
+    with pytest.raises(PluginError, match="both hold a table called 'x'"):
+        published_tables()
