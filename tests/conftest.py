@@ -71,3 +71,24 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         return Answer(code if isinstance(code, int) else 0, text.out, text.err)
 
     return call
+
+
+@pytest.fixture(scope="session")
+def some_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Finished runs of both methods on a few digits, two seeds, one epoch. Use together with `few_digits`."""
+    from tests.engine.runs import fewer_digits, start
+
+    folder = tmp_path_factory.mktemp("some")
+    with pytest.MonkeyPatch.context() as patch:
+        fewer_digits(patch)
+        for method in ("rlcd", "simgcd"):
+            start(folder, method, epochs=1, seeds=(0, 1), settings={"eval.every": 1})
+    return folder / "runs"
+
+
+@pytest.fixture
+def few_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs on `digits` see the first rows only."""
+    from tests.engine.runs import fewer_digits
+
+    fewer_digits(monkeypatch)

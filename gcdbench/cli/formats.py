@@ -15,6 +15,11 @@ from rich.text import Text
 from gcdbench.cli.output import out, print_json
 from gcdbench.results.sheet import Cell, Sheet, latex, markdown, superscript
 
+WIDEST = 200
+"""Characters in a line of a table that goes to a file."""
+NAMES = 16
+"""Characters that the first column keeps before numbers are folded."""
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -64,21 +69,30 @@ def print_csv(lines: Sequence[dict[str, Any]]) -> None:
 
 def print_sheet(sheet: Sheet) -> None:
     """A table in the terminal, with its notes below."""
+    console = out()
+    widths = [max(len(line) for text in texts for line in text.split("\n")) for texts in _columns(sheet)]
+    if not console.is_terminal:  # a file has no width: nothing is folded that need not be
+        console.width = max(console.width, min(sum(widths) + 3 * len(widths) + 1, WIDEST))
+    # Numbers stay whole and the names fold, unless the terminal is too narrow even for that.
+    roomy = sum(widths[1:]) + 3 * len(widths) + 1 + NAMES <= console.width
     table = Table(title=Text(sheet.title), title_justify="left", box=box.ROUNDED)
     for number, column in enumerate(sheet.columns):
-        table.add_column(Text(column), overflow="fold", min_width=4 if number else 12)
+        table.add_column(Text(column), overflow="fold", no_wrap=bool(number) and roomy)
     for number, row in enumerate(sheet.rows):
         if number in sheet.rules:
             table.add_section()
         table.add_row(*(_text(cell) for cell in row))
-    console = out()
-    if not console.is_terminal:
-        console.width = max(console.width, 120)
     console.print(table)
     for number, note in enumerate(sheet.notes, 1):
         console.print(f"{superscript([number])} {note}", markup=False, soft_wrap=True)
     for sentence in sheet.caption:
         console.print(sentence, markup=False, soft_wrap=True)
+
+
+def _columns(sheet: Sheet) -> list[list[str]]:
+    """The texts of each column."""
+    rows = [[cell.text + superscript(cell.notes) for cell in row] for row in sheet.rows]
+    return [[title, *(row[i] for row in rows)] for i, title in enumerate(sheet.columns)]
 
 
 def _text(cell: Cell) -> Text:

@@ -29,9 +29,9 @@ def flops_per_step(space: Workspace, method: Method) -> dict[str, int]:
     with fenced_rng(seed, "flops"), sdpa_kernel(SDPBackend.MATH):
         with trunk:
             batch = next(batches(space, epoch_plans(space, stages[0], 0)[:1]))
-        with own, torch.enable_grad(), space.compute.autocast():
-            losses = method(batch, t)
-        with own:
+        with own, torch.enable_grad():  # one block: entering the counter again would start from zero
+            with space.compute.autocast():
+                losses = method(batch, t)
             losses.total().backward()
     method.zero_grad(set_to_none=True)
     return {"trunk": trunk.get_total_flops(), "method": own.get_total_flops()}

@@ -152,7 +152,7 @@ def study_sheet(study: Study) -> Sheet:
     """The table of a study: our numbers with the published ones beside them (below them, where numbers are long)."""
     counts = study.experiment.kind == "parameters"
     dataset, _ = study.shown
-    elsewhere = "" if dataset == study.dataset else f" on {dataset}"
+    paper = "paper" if dataset == study.dataset else f"paper, {dataset}"
     metrics = study.experiment.metrics
     notes = Notes()
     best = best_lines(study)
@@ -174,14 +174,14 @@ def study_sheet(study: Study) -> Sheet:
             )
         )
         if counts and published:
-            rows.append(cells(f"{line.row.label}, paper{elsewhere}", *(_number([published[m]], m) for m in metrics)))
+            rows.append(cells(f"{line.row.label} ({paper})", *(_number([published[m]], m) for m in metrics)))
     return Sheet(
         title=f"{study.experiment.title}: {study.dataset}, {study.backbone}",
         columns=(
             "",
             *(() if counts else ("n",)),
             *(TITLES.get(m, m) for m in metrics),
-            *(f"{TITLES.get(m, m)}, paper{elsewhere}" for m in beside),
+            *(f"{TITLES.get(m, m)}\n({paper})" for m in beside),
         ),
         rows=tuple(rows),
         notes=tuple(notes.texts),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -155,7 +156,7 @@ def test_holm_properties(ps):
     for p, a in zip(ps, adjusted, strict=True):
         assert p <= a <= min(1.0, p * len(ps)) + 1e-12
     order = np.argsort(ps, kind="stable")
-    assert all(adjusted[i] <= adjusted[j] + 1e-12 for i, j in zip(order, order[1:], strict=False))
+    assert all(adjusted[i] <= adjusted[j] + 1e-12 for i, j in itertools.pairwise(order))
 
 
 @given(st.lists(st.floats(-50, 50), min_size=1, max_size=9))

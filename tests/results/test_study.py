@@ -39,10 +39,10 @@ def test_our_row_stands_beside_the_papers_cell():
         "Base",
         "Novel",
         "OB",
-        "All, paper",
-        "Base, paper",
-        "Novel, paper",
-        "OB, paper",
+        "All\n(paper)",
+        "Base\n(paper)",
+        "Novel\n(paper)",
+        "OB\n(paper)",
     )
     assert texts(sheet, 0) == [
         "(a) Main",
@@ -66,7 +66,7 @@ def test_our_row_stands_beside_the_papers_cell():
 def test_a_dataset_without_cells_shows_the_published_one_and_says_so():
     found = study("ablation", {"a": [60.0]}, dataset="digits", backbone="digits-vit")
     sheet = study_sheet(found)
-    assert "All, paper on cub" in sheet.columns
+    assert "All\n(paper, cub)" in sheet.columns
     assert "for orientation only" in sheet.caption[-1]
     assert found.as_dict()["published_on"] == "cub"
 

@@ -1,0 +1,130 @@
+"""`gcdbench table`: every experiment in --dry-run, two of them in full."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+
+import pytest
+
+from gcdbench.results.experiment import experiment_files
+
+NAMES = sorted(experiment_files())
+
+
+@pytest.mark.usefixtures("few_digits")
+@pytest.mark.parametrize("name", NAMES)
+def test_every_experiment_runs_dry_on_digits(name, cli, tmp_path):
+    answer = cli("table", name, "--dataset", "digits", "--dry-run")
+    assert answer.code == 0, answer.stderr
+    assert not (tmp_path / "runs").exists()
+    if name == "parameters":
+        assert "Nothing is trained" in answer.stdout
+    else:
+        found = re.search(r"(\d+) of (\d+) runs to train, one after another, about", answer.stdout)
+        assert found is not None
+        assert int(found[1]) == int(found[2]) >= 3
+
+
+@pytest.mark.usefixtures("few_digits")
+def test_dry_run_as_json(cli):
+    data = cli("table", "oracle-base", "--dataset", "digits", "--seed", "0", "--dry-run", "--json").json()
+    assert [run["method"] for run in data["runs"]] == ["simgcd", "rlcd", "rlcd"]
+    assert all(run["seconds"] > 0 for run in data["runs"])
+    assert data["not_installed"] == ["LegoGCD"]
+
+
+def test_dry_run_without_the_data_says_so(cli):
+    answer = cli("table", "ablation", "--dry-run")
+    assert answer.code == 4
+    assert answer.stdout.count("CUB-200-2011 is not complete") == 1
+    assert "(a) Main on cub; (b)" in answer.stdout
+    assert "8 rows cannot run" in answer.stderr
+
+
+@pytest.mark.slow
+def test_two_experiments_in_full_on_digits(gcdbench, tmp_path):
+    """As they are: all rows, all epochs, one seed. The second shares a run with the first."""
+    answer = gcdbench("table", "distillation", "--dataset", "digits", "--seed", "0", "--json")
+    assert answer.code == 0, answer.stderr
+    rows = {row["key"]: row for row in answer.json()["studies"][0]["rows"]}
+    assert set(rows) == {"all", "learnable", "pseudo_base"}
+    assert all(row["metrics"]["base"]["mean"] > 85 for row in rows.values())
+    assert rows["pseudo_base"]["published"] == {"all": 83.4, "base": 84.2, "novel": 81.9}
+    assert len(list((tmp_path / "runs").glob("*/*/*/record.json"))) == 3
+    answer = gcdbench("table", "pseudo-labels", "--dataset", "digits", "--seed", "0")
+    assert answer.code == 0, answer.stderr
+    assert "RLCD (AUX)" in answer.stdout
+    assert len(list((tmp_path / "runs").glob("*/*/*/record.json"))) == 4
+    assert "training 30 epochs" in answer.stderr
+    assert answer.stderr.count("training 30 epochs") == 1
+
+
+@pytest.mark.usefixtures("few_digits")
+def test_formats_and_resuming(cli, tmp_path):
+    quick = ("table", "distillation", "--dataset", "digits", "--seed", "0", "--epochs", "1")
+    text = cli(*quick, "--markdown")
+    assert text.code == 0, text.stderr
+    assert "| pseudo-base (RLCD) | 1 |" in text.stdout
+    stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").glob("*/*/*/record.json")}
+    rows = list(csv.DictReader(io.StringIO(cli(*quick, "--csv").stdout)))
+    assert len(rows) == 9
+    assert rows[0]["published"] == "81.8"
+    assert rows[0]["published_on"] == "cifar100"
+    assert "\\toprule" in cli(*quick, "--latex").stdout
+    # Nothing is trained twice, and what was deleted is trained again.
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").glob("*/*/*/record.json")} == stamps
+    gone = next(iter(stamps))
+    gone.unlink()
+    assert cli(*quick).code == 0
+    assert gone.is_file()
+
+
+def test_parameters(cli):
+    rows = cli("table", "parameters", "--json").json()["studies"][0]["rows"]
+    ours = {row["key"]: row["metrics"].get("total", {}).get("mean") for row in rows}
+    assert ours == {"simgcd": 92_248_064, "legogcd": None, "sptnet": None, "rlcd": 86_029_824}
+    assert {row["key"]: row["published"]["total"] for row in rows}["sptnet"] == 92_353_184
+    assert "205,376" in cli("table", "parameters", "--dataset", "digits").stdout
+
+
+@pytest.mark.usefixtures("few_digits")
+def test_a_failing_row_is_noted_and_the_rest_is_shown(cli, monkeypatch):
+    from gcdbench_rlcd import RLCD
+
+    original = RLCD.forward
+
+    def forward(self, batch, t):
+        if self.config.distill_on == "learnable":
+            raise ZeroDivisionError("oops")
+        return original(self, batch, t)
+
+    monkeypatch.setattr(RLCD, "forward", forward)
+    answer = cli("table", "distillation", "--dataset", "digits", "--seed", "0", "--epochs", "1")
+    assert answer.code == 5
+    assert "Failed: The method 'rlcd' failed in forward: ZeroDivisionError: oops" in answer.stdout
+    assert "1 rows failed" in answer.stderr
+    assert "pseudo-base (RLCD)" in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("ablaton",), 2, "Did you mean 'ablation'"),
+        (("ablation", "--dataset", "digts"), 2, "Did you mean 'digits'"),
+        (("none.toml",), 2, "no experiment file"),
+        (("estimated-k", "--dataset", "aircraft", "--dry-run"), 2, "no settings for 'aircraft'"),
+        (("ablation", "--dry-run", "--latex", "--dataset", "digits"), 2, "not as --latex"),
+    ],
+)
+def test_mistakes_are_sentences(arguments, code, words, cli):
+    answer = cli("table", *arguments)
+    assert answer.code == code
+    assert words in answer.stderr
+
+
+def test_list_experiments(cli):
+    rows = cli("list", "experiments", "--json").json()["experiments"]
+    assert [row["name"] for row in rows] == NAMES
+    assert "ablation" in cli("list", "experiments").stdout
