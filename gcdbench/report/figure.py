@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import io
 import re
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -46,6 +48,20 @@ STYLE: Any = {
 }
 
 
+_Draw = TypeVar("_Draw", bound=Callable[..., Any])
+
+
+def styled(draw: _Draw) -> _Draw:
+    """Draw a figure in this look: matplotlib decides about each text when it is made, legends included."""
+
+    @functools.wraps(draw)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with matplotlib.rc_context(STYLE):
+            return draw(*args, **kwargs)
+
+    return cast(_Draw, wrapper)
+
+
 PER_ROW = 3
 """Plots beside each other."""
 
@@ -54,10 +70,9 @@ def new_figure(count: int, *, width: float | None = None, height: float = 3.2) -
     """A figure with so many plots, in rows; ``height`` is that of one row."""
     columns = min(count, PER_ROW)
     rows = -(-count // columns)
-    with matplotlib.rc_context(STYLE):
-        size = (width or (6.4 if count == 1 else 3.6 * columns), height * rows)
-        figure = Figure(figsize=size, layout="constrained")
-        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    size = (width or (6.4 if count == 1 else 3.6 * columns), height * rows)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for unused in axes[count:]:
         unused.set_visible(False)
     return figure, axes[:count]

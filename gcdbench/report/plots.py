@@ -9,12 +9,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gcdbench.report.figure import BASE, MARKERS, NEUTRAL, NOVEL, PALETTE, new_figure
+from gcdbench.report.figure import BASE, MARKERS, NEUTRAL, NOVEL, PALETTE, new_figure, styled
 from gcdbench.report.outcome import Outcome
 
 MAX_LEGEND = 20
 
 
+@styled
 def loss_terms(epochs: Sequence[Mapping[str, Any]]) -> Figure | None:
     """Every term's mean per epoch."""
     names = list(dict.fromkeys(name for line in epochs for name in line.get("losses", {})))
@@ -29,6 +30,7 @@ def loss_terms(epochs: Sequence[Mapping[str, Any]]) -> Figure | None:
     return figure
 
 
+@styled
 def curves(series: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) -> Figure | None:
     """Lines by name; points where a line has only one."""
     shown = {name: points for name, points in series.items() if points}
@@ -42,6 +44,7 @@ def curves(series: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) 
     return figure
 
 
+@styled
 def sweep(series: Mapping[str, Sequence[tuple[float, float, float]]], key: str) -> Figure | None:
     """Accuracies against a setting, with the spread over seeds as bars: (value, mean, standard deviation)."""
     shown = {name: points for name, points in series.items() if points}
@@ -56,6 +59,7 @@ def sweep(series: Mapping[str, Sequence[tuple[float, float, float]]], key: str) 
     return figure
 
 
+@styled
 def class_distribution(outcomes: Mapping[str, Outcome]) -> Figure | None:
     """Rows predicted for each class against the true number, classes sorted by size within base and novel."""
     known = {name: o for name, o in outcomes.items() if o.classes}
@@ -80,6 +84,7 @@ def class_distribution(outcomes: Mapping[str, Outcome]) -> Figure | None:
     return figure
 
 
+@styled
 def confusion(outcome: Outcome) -> Figure | None:
     """The 2 x 2 confusion of base and novel, in percent of the true side."""
     table = outcome.confusion
@@ -89,7 +94,10 @@ def confusion(outcome: Outcome) -> Figure | None:
     figure, (axes,) = new_figure(1, width=3.4, height=3.0)
     counts = np.array([[table[row, column] for column in sides] for row in sides], dtype=float)
     shares = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    axes.imshow(shares, cmap="Blues", vmin=0, vmax=130)
+    edges = np.arange(3) - 0.5
+    axes.pcolormesh(edges, edges, shares, cmap="Blues", vmin=0, vmax=130)
+    axes.invert_yaxis()
+    axes.set_aspect("equal")
     for i in range(2):
         for j in range(2):
             text = f"{shares[i, j]:.1f} %\n{counts[i, j]:,.0f} rows"
@@ -103,6 +111,7 @@ def confusion(outcome: Outcome) -> Figure | None:
     return figure
 
 
+@styled
 def confidence(outcomes: Mapping[str, Outcome]) -> Figure | None:
     """Histogram of the confidence, true base and novel rows apart where the truth is known."""
     known = {name: o for name, o in outcomes.items() if o.confidence is not None}
@@ -125,6 +134,7 @@ def confidence(outcomes: Mapping[str, Outcome]) -> Figure | None:
     return figure
 
 
+@styled
 def class_accuracy(outcome: Outcome) -> Figure | None:
     """Accuracy of every class, sorted within base and novel."""
     if not outcome.classes:
@@ -140,6 +150,7 @@ def class_accuracy(outcome: Outcome) -> Figure | None:
     return figure
 
 
+@styled
 def maps(points: Mapping[str, np.ndarray], target: np.ndarray, names: Mapping[int, str], num_base: int) -> Figure:
     """Two-dimensional maps of features, coloured by class; circles are base, crosses novel."""
     figure, axes = new_figure(len(points), height=3.6)
