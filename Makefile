@@ -32,7 +32,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: $(VENV)/bin/python $(SOURCES)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e . $(PLUGINS)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[report]' $(PLUGINS)
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/bin/python $(SOURCES)

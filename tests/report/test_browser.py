@@ -109,8 +109,8 @@ def test_light_and_dark(scheme, browser, run_html):
             """() => {
                 const light = c => c.match(/\\d+/g).slice(0, 3).reduce((a, b) => a + Number(b), 0) / 765;
                 const of = (e, p) => light(getComputedStyle(e)[p]);
-                const labels = [...document.querySelectorAll('figure svg text')];
-                return [of(document.body, 'color'), of(document.body, 'backgroundColor'), labels.map(l => of(l, 'fill'))];
+                const labels = [...document.querySelectorAll('figure svg text')].map(l => of(l, 'fill'));
+                return [of(document.body, 'color'), of(document.body, 'backgroundColor'), labels];
             }"""
         )
     dark = scheme == "dark"
