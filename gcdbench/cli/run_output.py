@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gcdbench.cli.output import out, print_json, print_table
+from gcdbench.config import flat_config
 from gcdbench.results.record import Record
 from gcdbench.results.summary import spoken
 
@@ -74,6 +75,6 @@ def print_plans(plans: Sequence[dict[str, Any]], as_json: bool) -> None:
         )
         for preset in plan["presets"]:
             console.print(f"Preset: {preset}", markup=False, soft_wrap=True)
-    flat = {f"{s}.{k}": v for s, values in plans[0]["config"].items() if s != "run" for k, v in values.items()}
+    flat = flat_config(plans[0]["config"])
     rows = [[key, str(flat[key]), source] for key, source in plans[0]["sources"].items()]
     print_table("Config", ["Key", "Value", "From"], rows)

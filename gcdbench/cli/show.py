@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
 from gcdbench.cli.options import runs_option
 from gcdbench.cli.output import json_option, out, print_json, print_table
+from gcdbench.config import flat_config
 from gcdbench.errors import UsageError
 from gcdbench.results.find import find_run
 from gcdbench.results.record import Record, read_record
+from gcdbench.results.summary import spoken_flops
 
 
 @click.command("show")
@@ -54,12 +57,21 @@ def _print(record: Record) -> None:
         "Device": f"{record.device}, {record.config['train']['precision']}, "
         f"peak memory {record.peak_memory / 2**20:,.0f} MiB",
         "Time": ", ".join(f"{name} {seconds:.1f} s" for name, seconds in record.timings.items()),
+        "One step": spoken_flops(record),
+        "Source": ", ".join(f"{what} {_commit(state)}" for what, state in record.git.items()),
+        "Finished": record.finished or "unknown",
     }
     title = f"{record.method} ({record.recipe}) on {record.dataset}, seed {record.seed}, run {record.run_id}"
     print_table(title, ["What", "Value"], [[k, v] for k, v in facts.items()])
     print_table("Metrics", ["Metric", "Value"], [[k, f"{v:.2f}"] for k, v in sorted(record.metrics.items())])
-    flat = {f"{s}.{k}": v for s, values in record.config.items() for k, v in values.items()}
+    flat = flat_config(record.config)
     changed = [[k, str(flat[k]), source] for k, source in record.sources.items() if source != "default"]
     print_table("Config that is not default", ["Key", "Value", "From"], changed)
     for warning in record.warnings:
         out().print(f"Note: {warning}", markup=False, soft_wrap=True)
+
+
+def _commit(state: dict[str, Any] | None) -> str:
+    if state is None:
+        return "not under git"
+    return f"{state['commit'][:12]}{', changed' if state['dirty'] else ''}"

@@ -15,15 +15,13 @@ from gcdbench.report.view import RunView
 from gcdbench.results.compare import METRICS
 from gcdbench.results.setups import spell
 from gcdbench.results.sheet import Sheet, cells
+from gcdbench.results.summary import spoken_flops
 
 
 def summary(run: RunView) -> Section:
     """What was run and what came out."""
     r = run.record
     accuracies = [(title, f"{r.metrics[m]:.1f} %") for m, title in METRICS.items() if m in r.metrics]
-    flops = "not counted"
-    if r.flops_per_step is not None:
-        flops = f"trunk {r.flops_per_step['trunk'] / 1e9:.2f}, method {r.flops_per_step['method'] / 1e9:.2f} GFLOP"
     facts = [
         *accuracies,
         ("Backbone", f"{r.backbone['name']} ({r.backbone['architecture']})"),
@@ -33,7 +31,7 @@ def summary(run: RunView) -> Section:
         ("Parameters", f"{r.parameters['trained']:,} trained of {r.parameters['total']:,}"),
         ("Time", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in r.timings.items())),
         ("Peak memory", f"{r.peak_memory / 2**20:,.0f} MiB on {r.device}"),
-        ("One step", flops),
+        ("One step", spoken_flops(r)),
         ("Protocol", r.fingerprint),
         ("Run", r.run_id),
         ("Finished", r.finished or "unknown"),

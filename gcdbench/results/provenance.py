@@ -23,10 +23,13 @@ def versions() -> dict[str, str]:
     return found
 
 
-def package_folder(module: str) -> Path | None:
-    """The folder of the top-level package a module belongs to (nothing is imported); None for a single file."""
+def package_folder(target: str) -> Path | None:
+    """The folder of the top-level package of `module.path` or `module.path:object`; None for a single file.
+
+    Nothing is imported.
+    """
     try:
-        spec = find_spec(module.partition(".")[0])
+        spec = find_spec(target.partition(":")[0].partition(".")[0])
     except (ImportError, ValueError):
         return None
     locations = list(spec.submodule_search_locations or []) if spec else []

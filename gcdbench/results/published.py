@@ -81,7 +81,7 @@ def _folders() -> list[Path]:
     """`paper` folders of the installed method plugins."""
     found: dict[Path, None] = {}
     for plugin in registry.plugins("method"):
-        folder = package_folder(plugin.target.partition(":")[0])
+        folder = package_folder(plugin.target)
         if folder is not None and (folder / "paper").is_dir():
             found[folder / "paper"] = None
     return list(found)

@@ -6,6 +6,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from gcdbench.results.record import Record
+
 
 def mean_std(values: Sequence[float]) -> tuple[float, float | None]:
     """Mean and sample standard deviation (ddof 1); None for a single value."""
@@ -21,3 +23,11 @@ def spoken(values: Sequence[float], digits: int = 1) -> str:
     mean, spread = mean_std(known)
     text = f"{mean:.{digits}f}"
     return text if spread is None else f"{text} ± {spread:.{digits}f}"
+
+
+def spoken_flops(record: Record) -> str:
+    """Operations of one training step, in words."""
+    found = record.flops_per_step
+    if found is None:
+        return "operations not counted"
+    return f"trunk {found['trunk'] / 1e9:.2f}, method {found['method'] / 1e9:.2f} GFLOP"

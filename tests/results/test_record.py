@@ -167,6 +167,21 @@ def test_git_state(tmp_path):
     assert git_state(package)["dirty"] is True
 
 
+def test_the_source_of_core_and_plugin_is_recorded(tmp_path):
+    import gcdbench_rlcd
+
+    import gcdbench
+
+    made = start(tmp_path, epochs=1)[0]
+    assert made.git == {
+        "core": git_state(Path(gcdbench.__file__).parent),
+        "plugin": git_state(Path(gcdbench_rlcd.__file__).parent),
+    }
+    # Both come from one working copy, so either both are under git or none is.
+    assert (made.git["core"] is None) == (made.git["plugin"] is None)
+
+
 def test_package_folder():
+    assert package_folder("gcdbench_rlcd:RLCD").name == "gcdbench_rlcd"
     assert package_folder("gcdbench.results.record").name == "gcdbench"
     assert package_folder("no_such_package.module") is None
