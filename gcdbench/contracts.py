@@ -378,13 +378,13 @@ class Evaluator(abc.ABC):
 class Tracker:
     """Follows a run while it trains; override what it needs.
 
-    A tracker that fails is told once and left out; it never stops the run.
+    One that cannot be made or started stops the run before it begins; one that fails later is told and left out.
     """
 
     name: ClassVar[str]
 
-    def start(self, folder: Path, config: Mapping[str, Any], epochs_done: int) -> None:
-        """The run in ``folder`` begins, or goes on after so many epochs: later ones must be forgotten."""
+    def start(self, folder: Path, config: Mapping[str, Any], epochs_done: int, steps_done: int) -> None:
+        """The run in ``folder`` begins, or goes on after so many epochs and steps: later ones must be forgotten."""
 
     def step(self, step: int, means: Mapping[str, float]) -> None:
         """Now and then within an epoch: running means of the loss terms; ``step`` counts from the run's start."""

@@ -37,8 +37,12 @@ class Protocol:
 
     def fingerprint(self) -> str:
         """Sixteen hex digits that are equal exactly when the protocols are."""
-        text = json.dumps(self.as_dict(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return fingerprint_of(self.as_dict())
+
+
+def fingerprint_of(protocol: Mapping[str, Any]) -> str:
+    """The fingerprint of a protocol as plain data."""
+    return hashlib.sha256(json.dumps(protocol, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

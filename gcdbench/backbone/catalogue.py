@@ -38,3 +38,8 @@ CATALOGUE = {
     )
 }
 """Short names, in the order they are listed."""
+
+
+def short_name(name: str) -> str:
+    """The short name of a backbone that is given by its timm name."""
+    return next((spec.name for spec in CATALOGUE.values() if spec.timm_name == name), name)

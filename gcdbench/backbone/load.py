@@ -48,11 +48,6 @@ def describe(name: str) -> BackboneSpec:
     return BackboneSpec(name, "a timm ViT by name", timm_name=name)
 
 
-def short_name(name: str) -> str:
-    """The short name of a backbone that is given by its timm name."""
-    return next((spec.name for spec in CATALOGUE.values() if spec.timm_name == name), name)
-
-
 def normalisation(spec: BackboneSpec) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     """The mean and std the pretrained weights expect; None for the protocol's own."""
     if spec.timm_name is None or spec.name in CATALOGUE:

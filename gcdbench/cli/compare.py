@@ -119,6 +119,10 @@ def show(
             comparisons.append((compare(selection.setups), rows))
         except ProtocolError as fault:
             refused.append(str(fault))
+        except UsageError as fault:
+            if len(found) == 1:
+                raise
+            err().print(f"Note: {fault}", markup=False, soft_wrap=True)
     empty = {registry.canonical("dataset", d) for d in datasets} - {s.dataset for s in found}
     alone = [p for p in published_places(tables) if p[0] in empty and backbone in (None, p[1])]
     sheets = [compare_sheet(c, rows) for c, rows in comparisons]

@@ -11,8 +11,8 @@ from gcdbench.cli.options import Seeds, data_root_option, datasets_option, devic
 from gcdbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from gcdbench.report.build import Source
     from gcdbench.report.page import Page
+    from gcdbench.report.view import Source
 
 
 @click.command("report")
@@ -63,8 +63,8 @@ def report_command(
         raise UsageError(f"Reports need {fault.name}: pip install 'gcdbench[report]'.") from fault
     from gcdbench.cli.progress import Display
     from gcdbench.data.locate import data_root as choose_root
-    from gcdbench.report.build import Source
     from gcdbench.report.page import write
+    from gcdbench.report.view import Source
 
     source = Source(choose_root(data_root), device, not no_images)
     with Display() as display:

@@ -13,8 +13,7 @@ from gcdbench.cli.formats import format_options, print_csv
 from gcdbench.cli.options import runs_option
 from gcdbench.cli.output import err, out, print_json, print_table
 from gcdbench.results.record import Record
-
-METRICS = {"all": "All", "base": "Base", "novel": "Novel", "ob": "OB"}
+from gcdbench.results.summary import HEADLINE
 
 
 @click.command("results")
@@ -46,7 +45,7 @@ def results_command(method: str | None, dataset: str | None, schema: bool, runs:
             {
                 **{k: v for k, v in row.items() if k not in ("metrics", "chosen")},
                 "chosen": "; ".join(f"{k}={json.dumps(v)}" for k, v in row["chosen"].items()),
-                **row["metrics"],
+                **{k if k not in row else f"metric {k}": v for k, v in row["metrics"].items()},
             }
             for row in rows
         ]
@@ -55,7 +54,7 @@ def results_command(method: str | None, dataset: str | None, schema: bool, runs:
         which = " that fit" if records or unfinished else ""
         click.echo(f"There are no runs{which} in {runs}. Start one with `gcdbench run --method M --dataset D`.")
     else:
-        columns = ["Method", "Dataset", "Backbone", "Seed", *METRICS.values(), "Run", "Protocol", "Status"]
+        columns = ["Method", "Dataset", "Backbone", "Seed", *HEADLINE.values(), "Run", "Protocol", "Status"]
         print_table(None, columns, [_cells(row) for row in rows], whole=("Run", "Protocol"))
         done = sum(row["status"] == "finished" for row in rows)
         out().print(f"{done} finished, {len(rows) - done} unfinished.", markup=False)
@@ -114,7 +113,7 @@ def _unfinished(folder: Path) -> dict[str, Any]:
 
 def _cells(row: dict[str, Any]) -> list[str]:
     chosen = "".join(f", {key}={value}" for key, value in row["chosen"].items())
-    numbers = [f"{row['metrics'][m]:.1f}" if m in row["metrics"] else "-" for m in METRICS]
+    numbers = [f"{row['metrics'][m]:.1f}" if m in row["metrics"] else "-" for m in HEADLINE]
     name = f"{row['method']} ({row['recipe']}{chosen})"
     return [
         name,

@@ -11,9 +11,7 @@ from typing import Any
 from gcdbench.cli.output import out, print_json, print_table
 from gcdbench.config import flat_config
 from gcdbench.results.record import Record
-from gcdbench.results.summary import spoken
-
-COLUMNS = {"all": "All", "base": "Base", "novel": "Novel", "ob": "OB"}
+from gcdbench.results.summary import HEADLINE, spoken
 
 
 def print_results(records: Sequence[Record], as_json: bool) -> None:
@@ -28,11 +26,11 @@ def print_results(records: Sequence[Record], as_json: bool) -> None:
         for record in records:
             _print_discovery(record, title)
         return
-    rows = [[str(r.seed), *(_cell(r.metrics, key) for key in COLUMNS), r.run_id] for r in records]
+    rows = [[str(r.seed), *(_cell(r.metrics, key) for key in HEADLINE), r.run_id] for r in records]
     if len(records) > 1:
-        means = [spoken([r.metrics[k] for r in records if k in r.metrics]) for k in COLUMNS]
+        means = [spoken([r.metrics[k] for r in records if k in r.metrics]) for k in HEADLINE]
         rows.append(["mean ± std", *means, f"n = {len(records)}"])
-    print_table(title, ["Seed", *COLUMNS.values(), "Run"], rows)
+    print_table(title, ["Seed", *HEADLINE.values(), "Run"], rows)
     scored = first.data["scored"]
     console = out()
     console.print(

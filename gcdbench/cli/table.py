@@ -97,11 +97,11 @@ def show_studies(studies: Sequence[Study], fmt: str | None) -> None:
             good.append(study)
         except ProtocolError as fault:
             refused.append(str(fault))
-    if good:
+    if good or fmt == "json":
         print_sheets(
             [study_sheet(s) for s in good],
             fmt,
-            lambda: {"studies": [s.as_dict() for s in good]},
+            lambda: {"studies": [s.as_dict() for s in good], "refused": refused},
             lambda: [line for s in good for line in study_csv_rows(s)],
         )
     if refused:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gcdbench import registry
+from gcdbench.config import flat_config
 from gcdbench.engine.batch import Job, Place, run_jobs
 from gcdbench.engine.reporter import Reporter
-from gcdbench.engine.request import RunRequest
+from gcdbench.engine.request import RunRequest, plan
 from gcdbench.errors import GcdbenchError, UsageError, unknown
 from gcdbench.results.find import read_runs
 from gcdbench.results.record import Record
@@ -36,15 +37,20 @@ def gather(
     records, _, faults = read_runs(place.runs)
     for fault in faults:
         reporter.warn(fault)
+    _check_names(contestants, records)
     if run_missing:
-        contestants = [Contestant(c.method, c.recipe or default_recipe(c.method)) for c in contestants]
+        known = (Contestant(c.method, c.recipe or default_recipe(c.method)) for c in contestants)
+        contestants = list(dict.fromkeys(known))
         records = _train(contestants, wanted, records, place, reporter)
         all_setups = True  # what was just made for these methods is what is meant, however it is set up
     found = select(records, contestants, wanted, default_recipe, all_setups)
     _check_complete(contestants, wanted, found, records, place.runs, alone)
+    for selection in found:
+        if selection.problem is not None:
+            reporter.warn(selection.problem)
     if wanted.datasets:
         return found
-    return [s for s in found if len(s.setups) > 1 or len(contestants) == 1]
+    return [s for s in found if len(s.setups) > 1 or (s.setups and len(contestants) == 1)]
 
 
 def default_recipe(method: str) -> str | None:
@@ -67,8 +73,7 @@ def _train(
         raise UsageError("--run-missing needs to know where: give one or more --dataset.")
     jobs = []
     for dataset in wanted.datasets:
-        there = {r.seed for r in records if r.dataset == dataset and any(c.method == r.method for c in contestants)}
-        seeds = wanted.seeds or tuple(sorted(there)) or DEFAULT_SEEDS
+        seeds = wanted.seeds or _seeds(contestants, wanted, dataset, records)
         for contestant in contestants:
             request = RunRequest(
                 method=contestant.method,
@@ -79,11 +84,30 @@ def _train(
                 settings=wanted.settings,
             )
             jobs.append(Job(str(contestant), request))
+    for job in jobs:
+        plan(job.request)  # a wrong key or value is told before the first run is trained
     outcomes = run_jobs(jobs, place, reporter)
     failed = [(o.job.label, o.fault) for o in outcomes if o.fault is not None]
     if failed:
         raise _failure(failed)
     return [record for outcome in outcomes for record in outcome.records]
+
+
+def _seeds(
+    contestants: Sequence[Contestant], wanted: Wanted, dataset: str, records: Sequence[Record]
+) -> tuple[int, ...]:
+    """Seeds that fitting runs of these methods have already; the default ones where that is less than two."""
+    asked = {(c.method, c.recipe) for c in contestants}
+    fits = (r for r in records if r.dataset == dataset and (r.method, r.recipe) in asked and wanted.fits(r))
+    there = {r.seed for r in fits if set(r.chosen) <= set(wanted.settings)}
+    return tuple(sorted(there if len(there) > 1 else there | set(DEFAULT_SEEDS)))
+
+
+def _check_names(contestants: Sequence[Contestant], records: Sequence[Record]) -> None:
+    known = {p.name for p in registry.plugins("method")} | {r.method for r in records}
+    for contestant in contestants:
+        if contestant.method not in known:
+            raise unknown("method", contestant.method, known)
 
 
 def _failure(faults: Sequence[tuple[str, GcdbenchError]]) -> GcdbenchError:
@@ -101,12 +125,7 @@ def _check_complete(
     alone: bool,
 ) -> None:
     """Say what is missing, what there is instead, and how to get it. ``alone``: published numbers may stand alone."""
-    known = {p.name for p in registry.plugins("method")} | {r.method for r in records}
-    for contestant in contestants:
-        if contestant.method not in known:
-            raise unknown("method", contestant.method, known)
-    places = wanted.datasets
-    if not places:
+    if not wanted.datasets:
         if any(len(s.setups) > 1 for s in found) or (found and len(contestants) == 1):
             return
         raise UsageError(
@@ -114,20 +133,25 @@ def _check_complete(
             f"{', '.join(map(str, contestants))} that fit. `gcdbench results` lists what there is; "
             "--run-missing --dataset D trains what is missing."
         )
-    for dataset in places:
+    for dataset in wanted.datasets:
         here = [s for s in found if s.dataset == dataset]
         absent = [c for c in contestants if all(str(c) in s.missing for s in here)]
         if absent and not (alone and not here):
             raise UsageError(
                 f"There is no finished run of {' and '.join(map(str, absent))} on {dataset} in {runs} that fits."
-                f"{_instead(absent, dataset, records)} Train it with `gcdbench run --method {absent[0].method} "
+                f"{_instead(absent, wanted, dataset, records)} Train it with `gcdbench run --method {absent[0].method} "
                 f"--dataset {dataset}` or add --run-missing."
             )
 
 
-def _instead(absent: Sequence[Contestant], dataset: str, records: Sequence[Record]) -> str:
+def _instead(absent: Sequence[Contestant], wanted: Wanted, dataset: str, records: Sequence[Record]) -> str:
     """Set-ups that exist but do not fit what was asked for."""
     methods = {c.method for c in absent}
-    others = group(r for r in records if r.dataset == dataset and r.method in methods)
+    there = [r for r in records if r.dataset == dataset and r.method in methods]
+    for record in there:
+        lacks = next((key for key in wanted.settings if key not in flat_config(record.config)), None)
+        if lacks is not None:
+            return f" '{record.method}' has no setting {lacks}."
+    others = group(there)
     told = "; ".join(f"{s.name} on {s.backbone}, seeds {', '.join(str(r.seed) for r in s.records)}" for s in others)
     return f" There is: {told}." if told else ""

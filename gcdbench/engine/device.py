@@ -40,8 +40,16 @@ class Compute:
             return f"cuda ({torch.cuda.get_device_name(self.device)})"
         return self.device.type
 
+    def start_measuring(self) -> None:
+        """Forget the peak of earlier runs in this process, where the device can."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+
     def peak_memory(self) -> int:
-        """Largest memory in use so far, in bytes: on the device for CUDA, of the process otherwise; 0 if unknown."""
+        """Largest memory in use, in bytes: on the device since the run began for CUDA, else of the process so far.
+
+        0 if unknown.
+        """
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
         import sys

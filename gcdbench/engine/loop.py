@@ -70,7 +70,7 @@ def train(
     selected = Selected.restore(saved["selected"] if saved else None)
     trackers = trackers or Trackers((), reporter.warn)
     done = sum(s.epochs for s in stages[:first_stage]) + first_epoch
-    trackers.start(folder.path, space.config.as_dict(), done)
+    trackers.start(folder.path, space.config.as_dict(), done, space.sampler.steps)
     reporter.started(space, first_epoch)
     for number, stage in enumerate(stages):
         if number < first_stage:

@@ -11,6 +11,7 @@ from gcdbench.backbone.vit import Tail
 from gcdbench.config import DataConfig
 from gcdbench.contracts import Task
 from gcdbench.data.splits import cut_base
+from gcdbench.engine.faults import plugin_call
 from gcdbench.engine.request import RunRequest, plan
 from gcdbench.heads import CosineClassifier, Projector
 
@@ -18,12 +19,15 @@ PARTS = {Tail: "backbone", CosineClassifier: "classifier", Projector: "projector
 """Which part of a model a module of this class is; everything else is extra."""
 
 
-def count_parameters(request: RunRequest) -> dict[str, int]:
-    """Parameters of backbone, classifiers, projector, everything else, and their total."""
+def count_parameters(request: RunRequest, root: Path) -> dict[str, int]:
+    """Parameters of backbone, classifiers, projector, everything else, and their total.
+
+    Only heads of `gcdbench.heads` are known as classifiers and projectors; a method's own modules are extra.
+    """
     planned = plan(request)
     config = planned.runs[0].config
     data: DataConfig = config.data
-    classes = cut_base(planned.dataset_class(Path(".")).class_split(), data.novel_ratio)
+    classes = cut_base(planned.dataset_class(root).class_split(), data.novel_ratio)
     backbone = on_meta(describe(config.backbone.name), config.views.crop, config.backbone.train_from)
     task = Task(
         num_base=len(classes.base),
@@ -32,7 +36,7 @@ def count_parameters(request: RunRequest) -> dict[str, int]:
         train=config.train,
         steps_per_epoch=1,
     )
-    with torch.device("meta"):
+    with torch.device("meta"), plugin_call(config.method, "__init__"):
         method = planned.method_class(config.method_config, task)
     parts = {"backbone": backbone.num_parameters(), "classifier": 0, "projector": 0, "extra": 0}
     known: set[int] = set()

@@ -93,7 +93,7 @@ def make_record(
             "scored": len(space.scored_rows(config.eval.rows)),
         },
         timings=timings(space, folder),
-        peak_memory=space.compute.peak_memory(),
+        peak_memory=space.compute.peak_memory(),  # before counting operations, which takes memory of its own
         flops_per_step=count_flops(space, method),
         device=space.compute.describe(),
         world_size=1,

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gcdbench import registry
-from gcdbench.backbone.load import describe, normalisation, short_name
+from gcdbench.backbone.catalogue import short_name
+from gcdbench.backbone.load import describe, normalisation
 from gcdbench.config import BackboneConfig, Layer, Resolved, deviations, flatten, read_toml, resolve
 from gcdbench.contracts import Dataset, Method
 from gcdbench.errors import PluginError, UsageError, unknown

@@ -106,6 +106,7 @@ def execute(space: Workspace, runs: Path, force: bool, reporter: Reporter, track
         return read_record(folder.record_file)
     folder.open({**space.config.as_dict(), "sources": dict(space.resolved.sources), "run_id": space.run_id})
     folder.log(f"start, device {space.compute.describe()}")
+    space.compute.start_measuring()
     try:
         return _execute(space, folder, reporter, trackers)
     except BaseException as fault:

@@ -62,7 +62,7 @@ def score(space: Workspace, prediction: Prediction, rows: str) -> Scores:
             seen = Truth(np.full(len(prediction.cluster), -1), len(split.base), space.k)
         try:
             with plugin_call(evaluator.name, "__call__", kind="evaluator"):
-                found = {k: float(v) for k, v in evaluator(seen, prediction).items() if not math.isnan(v)}
+                found = {k: float(v) for k, v in evaluator(seen, prediction).items() if math.isfinite(v)}
         except PluginError as fault:
             if evaluator.headline:
                 raise

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from gcdbench import registry
+from gcdbench.backbone.catalogue import short_name
 from gcdbench.config import Layer
 from gcdbench.engine.batch import Job, Place, PlannedRun, plan_jobs, run_jobs
 from gcdbench.engine.parameters import count_parameters
 from gcdbench.engine.reporter import Reporter
-from gcdbench.engine.request import DEFAULT_BACKBONE, RunRequest
-from gcdbench.errors import GcdbenchError, PluginError
+from gcdbench.engine.request import DEFAULT_BACKBONE, RunRequest, plan
+from gcdbench.errors import GcdbenchError, PluginError, UsageError
 from gcdbench.results.experiment import Experiment, Row
-from gcdbench.results.published import published_tables
+from gcdbench.results.published import PublishedTable, published_tables
 from gcdbench.results.study import Line, Study, line_of
 
 
@@ -42,12 +44,17 @@ def installed_rows(experiment: Experiment) -> list[Row]:
 def make_studies(
     experiment: Experiment, asked: Asked, place: Place, reporter: Reporter, train: bool = True
 ) -> tuple[list[Study], list[GcdbenchError]]:
-    """Our numbers on every dataset, and what went wrong on the way. ``train`` False takes finished runs only."""
+    """Our numbers on every dataset, and what went wrong on the way. ``train`` False takes finished runs only.
+
+    Whatever can be known to be wrong before a run is trained is told before.
+    """
+    prepared = [_prepare(experiment, asked, dataset) for dataset in asked.places(experiment)]
     make = _counted if experiment.kind == "parameters" else _run
-    studies, faults = [], []
-    for dataset in asked.places(experiment):
-        lines, failed = make(experiment, asked, dataset, place, reporter, train)
-        studies.append(_study(experiment, dataset, lines, asked.backbone))
+    faults: list[GcdbenchError] = []
+    studies = []
+    for study, jobs in prepared:
+        lines, failed = make(study, jobs, place, reporter, train)
+        studies.append(dataclasses.replace(study, lines=tuple(lines)))
         faults += failed
     return studies, faults
 
@@ -56,46 +63,62 @@ def plan_studies(
     experiment: Experiment, asked: Asked, place: Place, reporter: Reporter
 ) -> tuple[list[PlannedRun], dict[str, GcdbenchError]]:
     """What `make_studies` would run, and why rows cannot run."""
+    prepared = [_prepare(experiment, asked, dataset) for dataset in asked.places(experiment)]
     if experiment.kind == "parameters":
         return [], {}
+    return plan_jobs([job for _, jobs in prepared for job in jobs.values()], place, reporter)
+
+
+def _prepare(experiment: Experiment, asked: Asked, dataset: str) -> tuple[Study, dict[str, Job]]:
+    """The study without lines, and the job of each installed row by its key; every config is resolved once."""
     rows = installed_rows(experiment)
-    jobs = [_job(experiment, row, dataset, asked) for dataset in asked.places(experiment) for row in rows]
-    return plan_jobs(jobs, place, reporter)
+    jobs = {row.key: _job(experiment, row, dataset, asked) for row in rows}
+    backbones = {short_name(plan(job.request).runs[0].config.backbone.name) for job in jobs.values()}
+    if len(backbones) > 1:
+        raise UsageError(
+            f"{experiment.path}: the rows use different backbones ({', '.join(sorted(backbones))}), "
+            "so they do not stand in one table."
+        )
+    backbone = next(iter(backbones), asked.backbone or DEFAULT_BACKBONE)
+    return Study(experiment, dataset, backbone, (), _published(experiment)), jobs
 
 
 def _run(
-    experiment: Experiment, asked: Asked, dataset: str, place: Place, reporter: Reporter, train: bool
+    study: Study, jobs: Mapping[str, Job], place: Place, reporter: Reporter, train: bool
 ) -> tuple[list[Line], list[GcdbenchError]]:
-    rows = installed_rows(experiment)
-    jobs = [_job(experiment, row, dataset, asked) for row in rows]
-    outcomes = dict(zip((row.key for row in rows), run_jobs(jobs, place, reporter, train), strict=True))
+    outcomes = dict(zip(jobs, run_jobs(list(jobs.values()), place, reporter, train), strict=True))
+    metrics = study.experiment.metrics
     lines = []
-    for row in experiment.rows:
+    for row in study.experiment.rows:
         outcome = outcomes.get(row.key)
         if outcome is None:
-            lines.append(line_of(row, experiment.metrics, (), f"{row.method} is not installed."))
+            lines.append(line_of(row, metrics, (), f"{row.method} is not installed."))
         elif outcome.fault is not None:
-            lines.append(line_of(row, experiment.metrics, outcome.records, f"Failed: {outcome.fault}"))
+            lines.append(line_of(row, metrics, outcome.records, f"Failed: {outcome.fault}"))
         else:
-            lines.append(line_of(row, experiment.metrics, outcome.records, None if outcome.records else "Not run yet."))
+            lines.append(line_of(row, metrics, outcome.records, None if outcome.records else "Not run yet."))
     return lines, [o.fault for o in outcomes.values() if o.fault is not None]
 
 
 def _counted(
-    experiment: Experiment, asked: Asked, dataset: str, place: Place, reporter: Reporter, train: bool
+    study: Study, jobs: Mapping[str, Job], place: Place, reporter: Reporter, train: bool
 ) -> tuple[list[Line], list[GcdbenchError]]:
-    rows = installed_rows(experiment)
     lines = []
-    for row in experiment.rows:
-        if row not in rows:
+    for row in study.experiment.rows:
+        if row.key not in jobs:
             lines.append(Line(row, {}, reason=f"{row.method} is not installed."))
             continue
-        counts = count_parameters(_job(experiment, row, dataset, asked).request)
+        counts = count_parameters(jobs[row.key].request, place.root)
         lines.append(Line(row, {part: {0: float(number)} for part, number in counts.items()}))
     return lines, []
 
 
 def _job(experiment: Experiment, row: Row, dataset: str, asked: Asked) -> Job:
+    own = row.settings_on(dataset)
+    given = [*asked.settings, *(["train.epochs"] if asked.epochs is not None else [])]
+    clash = next((key for key in given if key in own), None)
+    if clash is not None:
+        raise UsageError(f"{clash} is what the row '{row.label}' of {experiment.name} prescribes; it cannot be set.")
     request = RunRequest(
         method=row.method,
         dataset=dataset,
@@ -104,18 +127,18 @@ def _job(experiment: Experiment, row: Row, dataset: str, asked: Asked) -> Job:
         backbone=asked.backbone,
         epochs=asked.epochs,
         settings=asked.settings,
-        study=Layer(f"experiment {experiment.name}, row {row.key}", row.settings_on(dataset)),
+        study=Layer(f"experiment {experiment.name}, row {row.key}", own),
     )
     return Job(row.label, request)
 
 
-def _study(experiment: Experiment, dataset: str, lines: Sequence[Line], backbone: str | None) -> Study:
+def _published(experiment: Experiment) -> PublishedTable | None:
+    if experiment.published is None:
+        return None
     tables = published_tables()
-    if experiment.published is not None and experiment.published not in tables:
+    if experiment.published not in tables:
         raise PluginError(
             f"{experiment.path}: no installed plugin has published numbers called '{experiment.published}'. "
             f"Known: {', '.join(sorted(tables)) or 'none'}."
         )
-    name = backbone or registry.load("dataset", dataset).backbone or DEFAULT_BACKBONE
-    table = tables[experiment.published] if experiment.published is not None else None
-    return Study(experiment, dataset, name, tuple(lines), table)
+    return tables[experiment.published]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gcdbench import registry
 from gcdbench.contracts import Progress, Tracker
 from gcdbench.engine.faults import plugin_call
-from gcdbench.errors import PluginError
+from gcdbench.errors import GcdbenchError
 from gcdbench.tracking.jsonl import JsonlTracker
 
 if TYPE_CHECKING:
@@ -37,14 +37,17 @@ class Trackers:
                 with plugin_call(name, "__init__", kind="tracker"):
                     self.others.append(registry.load("tracker", name)())
 
-    def start(self, folder: Path, config: Mapping[str, Any], epochs_done: int) -> None:
+    def start(self, folder: Path, config: Mapping[str, Any], epochs_done: int, steps_per_epoch: int) -> None:
         """The run begins. A tracker that cannot even start is the user's to know before hours of training."""
         self.epochs_done = epochs_done
         self.last = time.monotonic()
-        self.jsonl.start(folder, config, epochs_done)
-        for tracker in self.others:
+        steps = epochs_done * steps_per_epoch
+        self.jsonl.start(folder, config, epochs_done, steps)
+        waiting, self.others = self.others, []
+        for tracker in waiting:
             with plugin_call(tracker.name, "start", kind="tracker"):
-                tracker.start(folder, config, epochs_done)
+                tracker.start(folder, config, epochs_done, steps)
+            self.others.append(tracker)
 
     def step(self, t: Progress, lane: Lane) -> None:
         """Look at the running means now and then, if anybody wants them."""
@@ -72,6 +75,6 @@ class Trackers:
             try:
                 with plugin_call(tracker.name, hook, kind="tracker"):
                     getattr(tracker, hook)(*arguments)
-            except PluginError as fault:
+            except GcdbenchError as fault:
                 self.others.remove(tracker)
                 self.warn(f"{fault} The run goes on without it.")

@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from gcdbench.config import flat_config
+from gcdbench.errors import UsageError
 from gcdbench.report import plots, sections
 from gcdbench.report.page import Block, Page, Plot, Section
-from gcdbench.report.view import RunView, supervised, view
-from gcdbench.results.compare import METRICS, Comparison
+from gcdbench.report.view import RunView, Source, supervised, view
+from gcdbench.results.compare import Comparison
 from gcdbench.results.compare_sheet import compare_sheet
 from gcdbench.results.record import Record
 from gcdbench.results.rundir import RunDirectory
 from gcdbench.results.sheet import Sheet
 from gcdbench.results.study import TITLES, Line, Study, study_sheet
-from gcdbench.results.summary import mean_std
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where data and weights of runs may be found."""
-
-    root: Path
-    device: str = "auto"
-    with_data: bool = True
-    """Whether to open images and weights at all."""
+from gcdbench.results.summary import HEADLINE, mean_std
 
 
 def run_page(record: Record, source: Source) -> Page:
     """The report of one run."""
     name = f"{record.method} ({record.recipe})"
-    run = view(record, name, source.root, source.device, source.with_data)
+    run = view(record, name, source)
     lead = f"Seed {record.seed}, backbone {record.backbone['name']}, {record.config['train']['epochs']} epochs."
     return Page(
         f"{name} on {record.dataset}",
@@ -60,7 +51,7 @@ def compare_page(comparisons: Sequence[tuple[Comparison, Any]], source: Source) 
         views = []
         for setup, name in zip(found.setups, found.names, strict=True):
             record = next((r for r in setup.records if r.seed in common), setup.records[0])
-            views.append(view(record, name, source.root, source.device, source.with_data))
+            views.append(view(record, name, source))
         means = {n: _mean_supervised(s.records) for n, s in zip(found.names, found.setups, strict=True)}
         parts += _pictures(views, means, f"{found.dataset}, {found.backbone}", len(comparisons) > 1)
     names = list(dict.fromkeys(s.method for found, _ in comparisons for s in found.setups))
@@ -72,6 +63,7 @@ def study_page(studies: Sequence[Study], source: Source) -> Page:
     """The report of a study: tables, the curve of a sweep, and learning curves of one seed of each row."""
     blocks: list[Block] = []
     parts: list[Section] = []
+    without_data = dataclasses.replace(source, with_data=False)
     for study in studies:
         sheet: Sheet = study_sheet(study)
         blocks.append(sheet)
@@ -83,10 +75,11 @@ def study_page(studies: Sequence[Study], source: Source) -> Page:
         lines = [line for line in study.lines if line.records]
         if lines:
             means = {line.row.label: _mean_supervised(line.records) for line in lines}
-            runs = [view(x.records[0], x.row.label, source.root, source.device, False) for x in _distinct(lines)]
+            runs = [view(x.records[0], x.row.label, without_data) for x in _distinct(lines)]
             learning = sections.learning(runs, means)
             title = f"Learning curves, {study.dataset}"
-            parts.append(Section(f"learning-{study.dataset}", title, learning.blocks))
+            blocks_here = _renamed(learning.blocks, study.dataset)
+            parts.append(Section(f"learning-{study.dataset}", title, blocks_here))
     experiment = studies[0].experiment
     lead = "Curves of supervised cross entropy are means over seeds, the others are of one seed of each row."
     return Page(experiment.title, lead, [Section("results", "Results", blocks), *parts])
@@ -132,11 +125,21 @@ def _mean_supervised(records: Sequence[Record]) -> list[tuple[float, float]]:
 def _sweep(study: Study, key: str) -> dict[str, list[tuple[float, float, float]]]:
     """Per metric the points (value of the setting, mean, standard deviation)."""
     series: dict[str, list[tuple[float, float, float]]] = {}
-    for metric in (m for m in study.experiment.metrics if m in METRICS):
+    for metric in (m for m in study.experiment.metrics if m in HEADLINE):
         for line in study.lines:
             values = list(line.values.get(metric, {}).values())
             if line.records and values:
                 mean, spread = mean_std(values)
-                at = float(flat_config(line.records[0].config)[key])
+                at = _swept(study, line, key)
                 series.setdefault(TITLES[metric], []).append((at, mean, spread or 0.0))
     return series
+
+
+def _swept(study: Study, line: Line, key: str) -> float:
+    """The value of the setting that a row stands for on the curve."""
+    value = flat_config(line.records[0].config).get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UsageError(
+            f"{study.experiment.path}: experiment.sweep is '{key}', which is no number in {line.row.label}."
+        )
+    return float(value)

@@ -10,6 +10,8 @@ from gcdbench.contracts import IntArray
 from gcdbench.report.outcome import Outcome
 
 MAX_ROWS = 1000
+FEWEST = 5
+"""Fewer rows make no map."""
 MAX_CLASSES = 20
 FEW = 10
 """Classes that are drawn where there are more than can be told apart."""

@@ -26,7 +26,7 @@ def loss_terms(epochs: Sequence[Mapping[str, Any]]) -> Figure | None:
         points = [(i, line["losses"][name]) for i, line in enumerate(epochs, 1) if name in line["losses"]]
         style = {"color": NEUTRAL, "linewidth": 2.2} if name == "total" else {"color": PALETTE[number % len(PALETTE)]}
         axes.plot(*zip(*points, strict=True), label=name, **_marked(points, number), **style)
-    _finish(axes, "epoch", "loss, before weighting", legend=True)
+    _finish(axes, "epoch", "loss (terms before weighting)", legend=True)
     return figure
 
 

@@ -15,9 +15,10 @@ from gcdbench.config import Layer, flat_config, resolve
 from gcdbench.contracts import Index, IntArray, Method
 from gcdbench.engine import checkpoint
 from gcdbench.engine.device import Compute, choose_device
+from gcdbench.engine.faults import plugin_call
 from gcdbench.engine.pool import ImagePool
 from gcdbench.engine.request import Plan
-from gcdbench.engine.workspace import Workspace, prepare
+from gcdbench.engine.workspace import Cache, Workspace, prepare
 from gcdbench.errors import GcdbenchError
 from gcdbench.results.record import Record
 
@@ -65,7 +66,8 @@ class Reopened:
             found = method.features(tokens)
             return empty if found is None else found.float()
 
-        features = self._features(rows, embed)
+        with plugin_call(self.record.method, "features"):
+            features = self._features(rows, embed)
         return features if features.ndim == 2 else None
 
     def _method(self) -> Method:
@@ -73,7 +75,10 @@ class Reopened:
         if saved is None:
             raise GcdbenchError("its checkpoint is gone")
         method = self.space.method()
-        method.load_state_dict(saved["lane"]["method"])
+        try:
+            method.load_state_dict(saved["lane"]["method"])
+        except (KeyError, TypeError, RuntimeError) as fault:
+            raise GcdbenchError(f"its checkpoint does not fit the method ({type(fault).__name__})") from fault
         return method.eval()
 
     def _features(self, rows: IntArray, embed: object) -> np.ndarray:
@@ -84,7 +89,7 @@ class Reopened:
         return pool.features(embed).float().cpu().numpy()  # type: ignore[arg-type]
 
 
-def reopen(record: Record, root: Path, device: str = "auto") -> Reopened:
+def reopen(record: Record, root: Path, device: str = "auto", cache: Cache | None = None) -> Reopened:
     """Build the run's workspace again; a GcdbenchError says what is missing or has changed."""
     plugin = registry.get("method", record.method)
     method_class = plugin.load()
@@ -99,7 +104,7 @@ def reopen(record: Record, root: Path, device: str = "auto") -> Reopened:
     )
     plan = Plan(plugin, method_class, dataset_class, (resolved,))
     compute = Compute(choose_device(device), resolved.config.train.precision)
-    space = prepare(plan, resolved, compute, root)
+    space = prepare(plan, resolved, compute, root, cache=cache)
     if space.run_id != record.run_id:
         raise GcdbenchError(
             "the data, the weights or the plugin are not those of the run any more "

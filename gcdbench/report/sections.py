@@ -7,21 +7,20 @@ from collections.abc import Mapping, Sequence
 from gcdbench.config import flat_config
 from gcdbench.errors import GcdbenchError
 from gcdbench.report import plots
-from gcdbench.report.features import choose_positions, tsne
+from gcdbench.report.features import FEWEST, choose_positions, tsne
 from gcdbench.report.outcome import ClusterResult
 from gcdbench.report.page import Block, Facts, Folded, Group, Groups, Picture, Plot, Section, Words
 from gcdbench.report.thumbnails import data_uri, per_cluster
 from gcdbench.report.view import RunView
-from gcdbench.results.compare import METRICS
 from gcdbench.results.setups import spell
 from gcdbench.results.sheet import Sheet, cells
-from gcdbench.results.summary import spoken_flops
+from gcdbench.results.summary import HEADLINE, spoken_flops
 
 
 def summary(run: RunView) -> Section:
     """What was run and what came out."""
     r = run.record
-    accuracies = [(title, f"{r.metrics[m]:.1f} %") for m, title in METRICS.items() if m in r.metrics]
+    accuracies = [(title, f"{r.metrics[m]:.1f} %") for m, title in HEADLINE.items() if m in r.metrics]
     facts = [
         *accuracies,
         ("Backbone", f"{r.backbone['name']} ({r.backbone['architecture']})"),
@@ -57,7 +56,7 @@ def learning(runs: Sequence[RunView], supervised: Mapping[str, Sequence[tuple[fl
     series = {
         f"{run.name}: {title}" if several else title: run.metric(metric)
         for run in runs
-        for metric, title in METRICS.items()
+        for metric, title in HEADLINE.items()
         if not several or metric == "all"
     }
     if any(len(points) > 1 for points in series.values()):
@@ -94,6 +93,8 @@ def feature_space(runs: Sequence[RunView]) -> Section:
     if first is None or first.opened is None:
         return Section("features", "Feature space", [Words(f"Features are left out. {runs[0].reason}")])
     positions, label = choose_positions(first.outcome)
+    if len(positions) < FEWEST:
+        return Section("features", "Feature space", [Words(f"{len(positions)} scored rows are too few for a map.")])
     rows = first.outcome.rows[positions]
     found = {"backbone": first.opened.backbone_features(rows)}
     for run in runs:
@@ -102,8 +103,8 @@ def feature_space(runs: Sequence[RunView]) -> Section:
             continue
         try:
             features = run.opened.method_features(rows)
-        except (GcdbenchError, RuntimeError, KeyError) as fault:
-            blocks.append(Words(f"{run.name} is left out: its checkpoint cannot be used ({fault})."))
+        except GcdbenchError as fault:
+            blocks.append(Words(f"{run.name} is left out: {fault}"))
             continue
         if features is None:
             blocks.append(Words(f"{run.name} shows no features."))
@@ -119,6 +120,8 @@ def feature_space(runs: Sequence[RunView]) -> Section:
         f"t-SNE of {len(rows):,} scored rows of {len(names)} classes, coloured by "
         f"{'true class' if known else 'predicted class'}; circles are base, crosses novel."
     )
+    if any(run.record.selected["rule"] != "last" for run in runs):
+        blocks.append(Words("Features are of the last epoch, predictions of the one that the selection rule chose."))
     return Section("features", "Feature space", [Plot("tsne", text, figure), *blocks])
 
 
@@ -126,7 +129,7 @@ def clusters(runs: Sequence[RunView]) -> Section:
     """What is in each discovered cluster, with pictures where the images are here."""
     blocks: list[Block] = []
     for run in runs:
-        limit = per_cluster(len(run.outcome.clusters))
+        limit = per_cluster(len(runs) * len(run.outcome.clusters))
         groups = [_group(run, cluster, limit) for cluster in run.outcome.clusters]
         blocks.append(Groups(groups, None if len(runs) == 1 else f"{run.name}: {len(groups)} clusters"))
         if run.opened is None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gcdbench.engine.workspace import Cache
 from gcdbench.errors import GcdbenchError
 from gcdbench.report.outcome import Outcome, read_outcome
 from gcdbench.report.reopen import Reopened, reopen
@@ -30,11 +31,11 @@ class RunView:
         return supervised(self.epochs)
 
     def metric(self, name: str) -> list[tuple[float, float]]:
-        """A metric at the epochs at which it was evaluated; at least the final one."""
+        """A metric at the epochs at which it was evaluated; at least the one that counts."""
         lines = enumerate(self.epochs, 1)
         found = [(float(i), float(e["metrics"][name])) for i, e in lines if name in e.get("metrics", {})]
         if not found and name in self.record.metrics:
-            found = [(float(len(self.epochs)), self.record.metrics[name])]
+            found = [(float(self.record.selected["epoch"]), self.record.metrics[name])]
         return found
 
 
@@ -49,12 +50,24 @@ def supervised(epochs: list[dict[str, Any]]) -> list[tuple[float, float]]:
     return points
 
 
-def view(record: Record, name: str, root: Path, device: str, with_data: bool) -> RunView:
+@dataclass(frozen=True)
+class Source:
+    """Where data and weights of runs may be found."""
+
+    root: Path
+    device: str = "auto"
+    with_data: bool = True
+    """Whether to open images and weights at all."""
+    cache: Cache = field(default_factory=Cache)
+    """Data and backbones that several runs of one report share."""
+
+
+def view(record: Record, name: str, source: Source) -> RunView:
     """Read a run, and open its data and weights if that is wanted and possible."""
-    opened, reason = None, "They were not asked for." if not with_data else None
-    if with_data:
+    opened, reason = None, "They were not asked for." if not source.with_data else None
+    if source.with_data:
         try:
-            opened = reopen(record, root, device)
+            opened = reopen(record, source.root, source.device, source.cache)
         except GcdbenchError as fault:
             reason = f"They need the data and weights of the run: {fault}"
     outcome = read_outcome(record, opened.class_names if opened else ())

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from gcdbench.errors import ProtocolError, UsageError
 from gcdbench.protocol import difference as protocol_difference
-from gcdbench.results.setups import IRRELEVANT, Setup, spell
-from gcdbench.results.statistics import Difference, difference, holm, verdict
-from gcdbench.results.summary import mean_std
-
-METRICS = {"all": "All", "base": "Base", "novel": "Novel", "ob": "OB"}
-"""What is compared; more is better for all of them."""
+from gcdbench.results.setups import Setup, distinct_names, spell
+from gcdbench.results.statistics import Difference, pairwise
+from gcdbench.results.summary import HEADLINE, mean_std
 
 _PROTOCOL_KEYS = ("data.label_ratio", "data.novel_ratio", "data.k", "eval.rows", "eval.selection")
 """Settings that are part of the protocol: never a note, because such results do not stand in one table."""
@@ -89,25 +85,21 @@ class Comparison:
 
 def compare(setups: Sequence[Setup], names: Sequence[str] | None = None) -> Comparison:
     """Compare set-ups on one dataset and backbone; a ProtocolError if their protocols differ."""
-    names = list(names or [s.name for s in setups])
+    names = list(names or distinct_names(setups))
     check_protocols(setups, names)
-    metrics = tuple(m for m in METRICS if any(s.values(m) for s in setups))
+    metrics = tuple(m for m in HEADLINE if any(s.values(m) for s in setups))
     if not metrics:
         raise UsageError(f"The runs on '{setups[0].dataset}' have no accuracies: nobody knows the true classes.")
-    pairs = list(itertools.combinations(range(len(setups)), 2))
     paired: dict[tuple[int, str], Paired] = {}
     best: dict[str, int] = {}
     tests: dict[str, None] = {}
     for metric in metrics:
-        values = [s.values(metric) for s in setups]
-        found = {(i, j): difference(values[i], values[j], len(pairs)) for i, j in pairs if values[i] and values[j]}
-        adjusted = dict(zip(found, holm([d.p for d in found.values()]), strict=True))
-        tests.update(dict.fromkeys(d.test for d in found.values()))
-        for (i, j), d in found.items():
+        found = pairwise([s.values(metric) for s in setups])
+        tests.update(dict.fromkeys(d.test for d in found.differences.values()))
+        for (i, j), d in found.differences.items():
             if i == 0:
-                turned = _turned(d)
-                paired[j, metric] = Paired(turned, adjusted[i, j], verdict(turned.mean, adjusted[i, j]))
-        champion = _best(values, found, adjusted)
+                paired[j, metric] = Paired(_turned(d), found.adjusted[i, j], found.verdict(j, i))
+        champion = found.best()
         if champion is not None:
             best[metric] = champion
     notes, numbers = setup_notes(setups, names)
@@ -132,32 +124,12 @@ def _turned(d: Difference) -> Difference:
     return Difference(d.n, -d.mean, low, high, d.p, d.test)
 
 
-def _best(
-    values: Sequence[Mapping[int, float]],
-    found: Mapping[tuple[int, int], Difference],
-    adjusted: Mapping[tuple[int, int], float | None],
-) -> int | None:
-    """The one that beats every other one, if there is one."""
-    present = [i for i, v in enumerate(values) if v]
-    for i in present:
-        rivals = [j for j in present if j != i]
-        beats = (
-            verdict(found[i, j].mean, adjusted[i, j]) if i < j else verdict(-found[j, i].mean, adjusted[j, i])
-            for j in rivals
-        )
-        if rivals and all(v == "better" for v in beats):
-            return i
-    return None
-
-
 def check_protocols(setups: Sequence[Setup], names: Sequence[str], by_design: Sequence[str] = ()) -> None:
     """Refuse results that do not compare, naming each field and its values.
 
     ``by_design`` are protocol fields that a study varies on purpose.
     """
     labelled = [(n, r) for s, n in zip(setups, names, strict=True) for r in s.records]
-    if len({record.fingerprint for _, record in labelled}) == 1:
-        return
     first = labelled[0][1].protocol
     fields: dict[str, None] = {}
     for _, record in labelled:
@@ -192,23 +164,30 @@ def setup_notes(setups: Sequence[Setup], names: Sequence[str]) -> tuple[tuple[st
 
     everybody = range(len(setups))
     shared = [
-        key
-        for key in setups[0].settings
-        if not key.startswith("method.") and key not in ("plugin", *_PROTOCOL_KEYS, *IRRELEVANT)
+        key for key in setups[0].settings if not key.startswith("method.") and key not in ("plugin", *_PROTOCOL_KEYS)
     ]
     for key in shared:
         values = [spell(s.settings.get(key)) for s in setups]
         if len(set(values)) > 1:
             told = "; ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
             add(f"{key} differs: {told}.", everybody)
-    facts = {
+    facts: dict[str, list[set[str]]] = {
         "device": [{r.device for r in s.records} for s in setups],
         "torch": [{r.versions.get("torch", "?") for r in s.records} for s in setups],
+        "gcdbench": [{r.versions.get("gcdbench", "?") for r in s.records} for s in setups],
+        "Source of gcdbench": [{_source(r.git.get("core")) for r in s.records} for s in setups],
     }
+    # Versions of different plugins have nothing to do with each other; two set-ups of one plugin have.
+    if len({s.settings["plugin"].split()[0] for s in setups}) == 1:
+        facts["Plugin"] = [{s.settings["plugin"]} for s in setups]
     for what, found in facts.items():
         if len(set().union(*found)) > 1:
             told = "; ".join(f"{n} {', '.join(sorted(f))}" for n, f in zip(names, found, strict=True))
             add(f"{what} differs: {told}.", everybody)
+    for i, setup in enumerate(setups):
+        sources = {_source(r.git.get("plugin")) for r in setup.records}
+        if len(sources) > 1:
+            add(f"Runs were made with different sources of the plugin: {', '.join(sorted(sources))}.", [i])
     seeds = [[r.seed for r in s.records] for s in setups]
     if any(s != seeds[0] for s in seeds):
         told = "; ".join(f"{n} {', '.join(map(str, s))}" for n, s in zip(names, seeds, strict=True))
@@ -217,3 +196,10 @@ def setup_notes(setups: Sequence[Setup], names: Sequence[str]) -> tuple[tuple[st
         for warning in dict.fromkeys(w for r in setup.records for w in r.warnings):
             add(warning, [i])
     return tuple(notes), tuple(tuple(n) for n in numbers)
+
+
+def _source(state: Mapping[str, Any] | None) -> str:
+    """A commit, or that there is none; uncommitted changes are said."""
+    if state is None:
+        return "not under git"
+    return str(state["commit"])[:12] + (" with changes" if state["dirty"] else "")

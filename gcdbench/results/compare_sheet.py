@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gcdbench.results.compare import METRICS, Comparison, Paired
+from gcdbench.config import flat_config
+from gcdbench.results.compare import Comparison, Paired
 from gcdbench.results.published import PublishedRow, PublishedTable
+from gcdbench.results.record import Record
+from gcdbench.results.setups import spell
 from gcdbench.results.sheet import Cell, Sheet, cells
 from gcdbench.results.statistics import CONFIDENCE, LEVEL
-from gcdbench.results.summary import spoken
+from gcdbench.results.summary import HEADLINE, spoken
 
 
 def published_rows(
@@ -31,6 +34,25 @@ def published_places(tables: Mapping[str, PublishedTable]) -> list[tuple[str, st
     return list(found)
 
 
+def unpublished(record: Record) -> str:
+    """In what a run's protocol differs from the one papers of this field share; empty if in nothing."""
+    flat = flat_config(record.config)
+    told = []
+    if record.protocol["scored_rows"] != "unlabelled":
+        told.append(f"{record.protocol['scored_rows']} rows are scored")
+    if record.protocol["selection"] != "last":
+        told.append(f"epoch chosen by {record.protocol['selection']}")
+    if record.protocol["k_source"] != "true":
+        told.append(f"K = {record.protocol['k']} ({record.protocol['k_source']})")
+    if flat.get("data.label_ratio") != 0.5:
+        told.append(f"label ratio {spell(flat.get('data.label_ratio'))}")
+    if flat.get("data.novel_ratio") is not None:
+        told.append(f"novel ratio {spell(flat.get('data.novel_ratio'))}")
+    if record.protocol["reads"]:
+        told.append(f"the method reads {', '.join(record.protocol['reads'])}")
+    return "; ".join(told)
+
+
 class Notes:
     """Numbers sentences in the order in which they are first referred to."""
 
@@ -50,10 +72,14 @@ def compare_sheet(found: Comparison, published: list[tuple[PublishedTable, Publi
     rows: list[tuple[Cell, ...]] = []
     for i, (setup, name) in enumerate(zip(found.setups, found.names, strict=True)):
         values = [list(setup.values(m).values()) for m in found.metrics]
+        marks = list(found.note_numbers[i])
+        other = unpublished(setup.records[0])
+        if published and other:
+            marks.append(notes.number(f"Not the protocol of the published rows: {other}."))
         rows.append(
             (
-                Cell(name, notes=found.note_numbers[i]),
-                Cell(str(len(setup.records))),
+                Cell(name, notes=tuple(marks)),
+                Cell(str(max(len(v) for v in values))),
                 *(Cell(spoken(v), bold=found.best.get(m) == i) for m, v in zip(found.metrics, values, strict=True)),
             )
         )
@@ -73,7 +99,7 @@ def compare_sheet(found: Comparison, published: list[tuple[PublishedTable, Publi
         )
     return Sheet(
         title=f"{found.dataset}, {found.backbone}",
-        columns=("Method", "n", *(METRICS[m] for m in found.metrics)),
+        columns=("Method", "n", *(HEADLINE[m] for m in found.metrics)),
         rows=tuple(rows),
         rules=tuple(r for r in rules if r < len(rows)),
         notes=tuple(notes.texts),
@@ -89,7 +115,7 @@ def published_sheet(dataset: str, backbone: str, published: list[tuple[Published
     sources = "; ".join(dict.fromkeys(t.source for t, _ in published))
     return Sheet(
         title=f"{dataset}, {backbone}: published numbers, no finished run here",
-        columns=("Method", "n", *(METRICS[m] for m in metrics)),
+        columns=("Method", "n", *(HEADLINE[m] for m in metrics)),
         rows=tuple(rows),
         notes=tuple(notes.texts),
         caption=(f"Published rows: {sources}; single numbers, no spread.",),
@@ -130,10 +156,10 @@ def _caption(found: Comparison) -> list[str]:
         family = ", Holm-corrected over all pairs of methods in a column (intervals are not)"
         family = family if len(found.setups) > 2 else ""
         lines.append(
-            f"Differences of runs with the same seed, with their {100 * CONFIDENCE:.0f} % interval; better, worse or "
-            f"cannot tell at level {LEVEL:g}{family}. Test: {'; '.join(found.tests)}."
+            f"Differences of runs with the same seed, with their {100 * CONFIDENCE:.0f} % t-interval; better, worse "
+            f"or cannot tell at level {LEVEL:g}{family}. Test: {'; '.join(found.tests)}."
         )
-        lines.append("Bold: better than every other method in that column.")
+        lines.append("Bold: better than each of the other methods that were run.")
     return lines
 
 

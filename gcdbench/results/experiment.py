@@ -6,6 +6,7 @@ dataset only, and the name `*` the ones for every dataset without a table of its
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,8 +16,10 @@ from typing import Any
 import gcdbench
 from gcdbench.config import read_toml
 from gcdbench.errors import UsageError, nearest, unknown
+from gcdbench.protocol import Protocol
 
 KINDS = ("runs", "parameters")
+PROTOCOL_FIELDS = tuple(f.name for f in dataclasses.fields(Protocol))
 _EXPERIMENT_KEYS = ("title", "kind", "published", "datasets", "seeds", "metrics", "varies", "sweep", "settings")
 _ROW_KEYS = ("key", "label", "method", "recipe", "published", "settings", "on", "read")
 
@@ -83,9 +86,17 @@ def experiment_files() -> dict[str, Path]:
     found: dict[str, Path] = {}
     for folder in config_folders():
         for path in sorted(folder.glob("*.toml")):
-            if path.stem not in found and "experiment" in read_toml(path):
+            if path.stem not in found and _is_experiment(path):
                 found[path.stem] = path
     return found
+
+
+def _is_experiment(path: Path) -> bool:
+    """Whether a file claims to be one; a file that cannot be read claims nothing."""
+    try:
+        return "experiment" in read_toml(path)
+    except UsageError:
+        return False
 
 
 def load_experiment(name: str) -> Experiment:
@@ -95,10 +106,11 @@ def load_experiment(name: str) -> Experiment:
         if not path.is_file():
             raise UsageError(f"There is no experiment file {path}.")
     else:
-        files = experiment_files()
-        if name not in files:
-            raise unknown("experiment", name, files)
-        path = files[name]
+        here = (folder / f"{name}.toml" for folder in config_folders())
+        found = next((file for file in here if file.is_file()), None)
+        if found is None:
+            raise unknown("experiment", name, experiment_files())
+        path = found
     return parse_experiment(path)
 
 
@@ -122,16 +134,23 @@ def parse_experiment(path: Path) -> Experiment:
     twice = next((key for key in keys if keys.count(key) > 1), None)
     if twice is not None:
         raise UsageError(f"{path}: two rows have the key '{twice}'.")
+    datasets = _texts(path, "experiment.datasets", head.get("datasets"))
+    if not datasets:
+        raise UsageError(f"{path}: experiment.datasets is empty; name at least one dataset.")
+    varies = _texts(path, "experiment.varies", head.get("varies", []))
+    for name in varies:
+        if name not in PROTOCOL_FIELDS:
+            raise unknown(f"field of the protocol (experiment.varies in {path}) called", name, PROTOCOL_FIELDS)
     return Experiment(
         name=path.stem,
         title=_text(path, "experiment.title", head.get("title")),
         kind=kind,
-        published=head.get("published"),
-        datasets=_texts(path, "experiment.datasets", head.get("datasets")),
+        published=_optional(path, "experiment.published", head.get("published")),
+        datasets=datasets,
         seeds=_seeds(path, head.get("seeds", [0, 1, 2])),
         metrics=_texts(path, "experiment.metrics", head.get("metrics", ["all", "base", "novel"])),
-        varies=_texts(path, "experiment.varies", head.get("varies", [])),
-        sweep=head.get("sweep"),
+        varies=varies,
+        sweep=_optional(path, "experiment.sweep", head.get("sweep")),
         rows=rows,
         path=path,
     )
@@ -146,11 +165,14 @@ def _row(path: Path, number: int, entry: Any, common: Mapping[str, Any]) -> Row:
         key=_text(path, f"{where}.key", entry.get("key")),
         label=_text(path, f"{where}.label", entry.get("label")),
         method=_text(path, f"{where}.method", entry.get("method")),
-        recipe=entry.get("recipe"),
+        recipe=_optional(path, f"{where}.recipe", entry.get("recipe")),
         published=_text(path, f"{where}.published", entry.get("published", entry.get("key"))),
         settings={**common, **_mapping(path, f"{where}.settings", entry.get("settings", {}))},
         on={dataset: _mapping(path, f"{where}.on.{dataset}", values) for dataset, values in on.items()},
-        read=_mapping(path, f"{where}.read", entry.get("read", {})),
+        read={
+            metric: _text(path, f"{where}.read.{metric}", name)
+            for metric, name in _mapping(path, f"{where}.read", entry.get("read", {})).items()
+        },
     )
 
 
@@ -172,6 +194,10 @@ def _text(path: Path, where: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise UsageError(f"{path}: {where} must be text, not {value!r}.")
     return value
+
+
+def _optional(path: Path, where: str, value: Any) -> str | None:
+    return None if value is None else _text(path, where, value)
 
 
 def _texts(path: Path, where: str, value: Any) -> tuple[str, ...]:

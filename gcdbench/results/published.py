@@ -58,10 +58,6 @@ class PublishedTable:
     rows: tuple[PublishedRow, ...]
     file: Path
 
-    def row(self, key: str) -> PublishedRow | None:
-        """The row with this key."""
-        return next((row for row in self.rows if row.key == key), None)
-
 
 def published_tables() -> dict[str, PublishedTable]:
     """Every table that an installed method plugin ships, by id."""

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib import resources
 from pathlib import Path
-from typing import Any, get_origin, get_type_hints
+from typing import Any
 
 from gcdbench.errors import GcdbenchError
+from gcdbench.protocol import fingerprint_of
 
 SCHEMA = 2
 """Raised when a field is added or the meaning of one changes. Version 1 is read and completed."""
@@ -72,8 +75,7 @@ _BY_HAND = ("--set", "command line", "config file")
 
 
 def _from_version_1(data: dict[str, Any]) -> dict[str, Any]:
-    sources = data.get("sources", {})
-    versions = data.get("protocol", {}).get("evaluators", {})
+    sources, versions = data["sources"], data["protocol"]["evaluators"]
     return {
         **data,
         "schema": SCHEMA,
@@ -87,9 +89,9 @@ def _from_version_1(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_record(path: Path) -> Record:
-    """A record from disk; `dir` is where it is now."""
+    """A record from disk, checked against the written schema; `dir` is where it is now."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
         if not isinstance(data, dict):
             raise ValueError("it is not an object")
         if data.get("schema") == 1:
@@ -99,28 +101,34 @@ def read_record(path: Path) -> Record:
                 f"{path} has schema {data.get('schema')}; this gcdbench reads schemas 1 to {SCHEMA}. "
                 "Use the gcdbench that wrote it, or repeat the run with `gcdbench run --force`."
             )
-        record = Record(**{**data, "dir": str(path.parent)})
-        _check_kinds(record)
-        return record
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as fault:
+        _check(data)
+        return Record(**{**data, "dir": str(path.parent)})
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as fault:
         raise GcdbenchError(
             f"The record {path} cannot be read: {fault}. `gcdbench run --force` repeats the run."
         ) from fault
 
 
-def _check_kinds(record: Record) -> None:
-    """Every field must be of its annotated kind; what is inside is left to the schema."""
-    hints = get_type_hints(Record)
-    for entry in fields(record):
-        value, hint = getattr(record, entry.name), hints[entry.name]
-        if value is None and type(None) in getattr(hint, "__args__", ()):
-            continue
-        kind = get_origin(hint) or hint
-        if kind not in (int, str, dict, list):
-            kind = dict  # the one optional field
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise ValueError(f"'{entry.name}' is not what it should be")
-    numbers = {**record.metrics, **record.timings}
-    bad = [k for k, v in numbers.items() if isinstance(v, bool) or not isinstance(v, int | float)]
-    if bad:
-        raise ValueError(f"'{bad[0]}' is not a number")
+def _no_number(text: str) -> float:
+    raise ValueError(f"it holds {text}")
+
+
+def _check(data: dict[str, Any]) -> None:
+    """A ValueError that says what is wrong and where."""
+    from jsonschema.exceptions import best_match
+
+    fault = best_match(_validator().iter_errors(data))
+    if fault is not None:
+        where = ".".join(map(str, fault.absolute_path))
+        what = fault.message if len(fault.message) < 200 else f"{fault.message[:200]} ..."
+        raise ValueError(f"{where}: {what}" if where else what)
+    if fingerprint_of(data["protocol"]) != data["fingerprint"]:
+        raise ValueError("its fingerprint is not that of its protocol")
+
+
+@cache
+def _validator() -> Any:
+    from jsonschema import Draft202012Validator
+
+    text = (resources.files("gcdbench.results") / "record.schema.json").read_text(encoding="utf-8")
+    return Draft202012Validator(json.loads(text))

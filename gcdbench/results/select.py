@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gcdbench.backbone.catalogue import short_name
 from gcdbench.config import flat_config
 from gcdbench.errors import UsageError
 from gcdbench.results.record import Record
-from gcdbench.results.setups import Setup, group, spell
+from gcdbench.results.setups import Setup, backbone_of, distinct_names, group, spell
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Wanted:
         flat = flat_config(record.config)
         return (
             (not self.datasets or record.dataset in self.datasets)
-            and (self.backbone is None or record.backbone.get("name") == self.backbone)
+            and (self.backbone is None or backbone_of(record) == short_name(self.backbone))
             and (self.seeds is None or record.seed in self.seeds)
             and all(spell(flat.get(key)) == spell(value) for key, value in self.settings.items())
         )
@@ -61,6 +62,8 @@ class Selection:
     """Contestants without a run."""
     left_out: tuple[str, ...]
     """Sentences on set-ups that are not shown."""
+    problem: str | None = None
+    """Why nothing can be selected here, where other places have something to show."""
 
 
 def select(
@@ -78,7 +81,15 @@ def select(
     setups = group(fitting)
     places = sorted({(s.dataset, s.backbone) for s in setups if any(_is(c, s) for c in contestants)})
     chooser = None if all_setups else lambda c, found: _prescribed(c, found, wanted, default_recipe)
-    return [_select(place, setups, contestants, chooser) for place in places]
+    found = []
+    for place in places:
+        try:
+            found.append(_select(place, setups, contestants, chooser))
+        except UsageError as fault:
+            if wanted.datasets or len(places) == 1:
+                raise
+            found.append(Selection(*place, (), (), (), str(fault)))
+    return found
 
 
 def _is(contestant: Contestant, setup: Setup) -> bool:
@@ -102,7 +113,8 @@ def _select(
         picked = candidates if chooser is None else chooser(contestant, candidates)
         chosen += [s for s in picked if s not in chosen]
         others += [s for s in candidates if s not in picked]
-    hidden = dict.fromkeys(s.name for s in others if s not in chosen)
+    everybody = [*chosen, *(s for s in others if s not in chosen)]
+    hidden = distinct_names(everybody)[len(chosen) :]
     left_out = [f"Other set-ups are left out: {'; '.join(hidden)} (--all-setups shows them)."] if hidden else []
     return Selection(place[0], place[1], tuple(chosen), tuple(missing), tuple(left_out))
 
@@ -121,10 +133,11 @@ def _prescribed(
     if len(candidates) == 1:
         return list(candidates)
     plain = [s for s in candidates if set(s.chosen) <= set(wanted.settings)]
-    if len(plain) == 1:
-        return plain
+    if plain:
+        # Several are equal in every setting, so plugin version or weights differ: the latest is meant.
+        return [max(plain, key=lambda s: max(r.finished for r in s.records))]
     listing = "; ".join(f"{s.name} (n = {len(s.records)})" for s in candidates)
     raise UsageError(
-        f"'{contestant}' has {len(candidates)} set-ups on {candidates[0].dataset} and none or several of them are as "
-        f"its recipe prescribes: {listing}. Choose with METHOD:RECIPE or --set KEY=VALUE, or use --all-setups."
+        f"'{contestant}' has {len(candidates)} set-ups on {candidates[0].dataset} and none of them is as its recipe "
+        f"prescribes: {listing}. Choose with METHOD:RECIPE or --set KEY=VALUE, or use --all-setups."
     )

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
+from gcdbench.backbone.catalogue import short_name
 from gcdbench.config import NOT_IN_IDENTITY, flat_config
 from gcdbench.results.record import Record
-
-IRRELEVANT = (*NOT_IN_IDENTITY, "eval.every")
-"""Keys in which runs of one set-up may differ: they change memory, or what is logged, but no result."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,7 @@ class Setup:
     chosen: tuple[str, ...]
     """Keys that are not as the recipe prescribes."""
     records: tuple[Record, ...]
-    """One per seed, by seed."""
+    """By seed; one per seed, unless the same seed was run under another protocol."""
 
     @property
     def name(self) -> str:
@@ -36,23 +33,27 @@ class Setup:
         chosen = ", ".join(f"{key.removeprefix('method.')}={spell(self.settings.get(key))}" for key in self.chosen)
         return f"{self.method} ({self.recipe}{'; ' if chosen else ''}{chosen})"
 
-    @cached_property
-    def fingerprints(self) -> frozenset[str]:
-        """Protocols of the runs; more than one means that something outside the config changed."""
-        return frozenset(record.fingerprint for record in self.records)
-
     def values(self, metric: str) -> dict[int, float]:
         """The metric by seed, where it was recorded."""
         return {r.seed: float(r.metrics[metric]) for r in self.records if metric in r.metrics}
 
 
+def irrelevant(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Keys in which runs of one set-up may differ: they change memory, or what is logged, but no result."""
+    logged = ("eval.every",) if config["eval"].get("selection") == "last" else ()
+    return (*NOT_IN_IDENTITY, *logged, "backbone.name")
+
+
 def settings_of(record: Record) -> dict[str, Any]:
-    """What decides a run's result, apart from its seed."""
-    flat = {key: value for key, value in flat_config(record.config).items() if key not in IRRELEVANT}
+    """What decides a run's result, apart from its seed and the backbone's name."""
+    ignored = irrelevant(record.config)
+    flat = {key: value for key, value in flat_config(record.config).items() if key not in ignored}
+    # Random weights follow the seed, so their hash differs within a set-up.
+    random = record.backbone["weights"] == "random"
     return {
         **flat,
-        "weights": record.backbone.get("weights_hash"),
-        "plugin": f"{record.plugin.get('package')} {record.plugin.get('version')}",
+        "weights": "random" if random else record.backbone["weights_hash"],
+        "plugin": f"{record.plugin['package']} {record.plugin['version']}",
     }
 
 
@@ -65,7 +66,7 @@ def group(records: Iterable[Record]) -> list[Setup]:
     found: dict[str, list[Record]] = {}
     for record in records:
         key = json.dumps(
-            [record.method, record.recipe, record.dataset, record.backbone.get("name"), settings_of(record)],
+            [record.method, record.recipe, record.dataset, backbone_of(record), settings_of(record)],
             sort_keys=True,
             default=str,
         )
@@ -75,15 +76,34 @@ def group(records: Iterable[Record]) -> list[Setup]:
 
 def _setup(members: Sequence[Record]) -> Setup:
     first = members[0]
+    # The same run may lie in two places (copied, or evaluated more often): it counts once.
+    newest = {(r.seed, r.fingerprint): r for r in sorted(members, key=lambda r: r.finished)}
     return Setup(
         method=first.method,
         recipe=first.recipe,
         dataset=first.dataset,
-        backbone=str(first.backbone.get("name")),
+        backbone=backbone_of(first),
         settings=settings_of(first),
-        chosen=tuple(key for key in first.chosen if key not in IRRELEVANT),
-        records=tuple(sorted(members, key=lambda r: r.seed)),
+        chosen=tuple(key for key in first.chosen if key not in irrelevant(first.config)),
+        records=tuple(sorted(newest.values(), key=lambda r: r.seed)),
     )
+
+
+def backbone_of(record: Record) -> str:
+    """The backbone's short name."""
+    return short_name(str(record.backbone["name"]))
+
+
+def distinct_names(setups: Sequence[Setup]) -> list[str]:
+    """Names that tell set-ups apart, by the plugin's version or the weights where nothing else does."""
+    names = [s.name for s in setups]
+    for extra in ("plugin", "weights"):
+        values = {name: {s.settings[extra] for s, n in zip(setups, names, strict=True) if n == name} for name in names}
+        names = [
+            f"{name} [{s.settings[extra]}]" if names.count(name) > 1 and len(values[name]) > 1 else name
+            for s, name in zip(setups, names, strict=True)
+        ]
+    return names
 
 
 def spell(value: Any) -> str:

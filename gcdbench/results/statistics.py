@@ -18,6 +18,7 @@ EXACT_UP_TO = 16
 SAMPLED = 100_000
 
 SIGN_FLIP = "exact sign-flip test"
+SAMPLED_FLIP = "sampled sign-flip test"
 PAIRED_T = "paired t-test"
 WELCH = "Welch's t-test"
 
@@ -30,12 +31,40 @@ class Difference:
     """Pairs of runs, or the runs of the smaller side where nothing can be paired."""
     mean: float
     low: float | None
-    """95 % interval; None where there is no spread to estimate it from."""
+    """95 % t-interval; None where there is no spread to estimate it from."""
     high: float | None
     p: float | None
     """Two-sided, not corrected for other comparisons; None where no test can reach the level."""
     test: str
     """Which test, or why there is none."""
+
+
+@dataclass(frozen=True)
+class Pairwise:
+    """All pairs of some methods in one metric."""
+
+    differences: Mapping[tuple[int, int], Difference]
+    """First minus second, first < second, where both have values."""
+    adjusted: Mapping[tuple[int, int], float | None]
+    """p after Holm's correction over the pairs."""
+
+    def verdict(self, one: int, other: int) -> str:
+        """What can be said of ``one`` against ``other``."""
+        if one < other:
+            return verdict(self.differences[one, other].mean, self.adjusted[one, other])
+        return verdict(-self.differences[other, one].mean, self.adjusted[other, one])
+
+    def best(self) -> int | None:
+        """The one that is better than every other one, if there is one."""
+        present = sorted({i for pair in self.differences for i in pair})
+        return next((i for i in present if all(self.verdict(i, j) == "better" for j in present if j != i)), None)
+
+
+def pairwise(values: Sequence[Mapping[int, float]]) -> Pairwise:
+    """Compare everybody with everybody; each entry maps seeds to values."""
+    pairs = [(i, j) for i in range(len(values)) for j in range(i + 1, len(values)) if values[i] and values[j]]
+    found = {(i, j): difference(values[i], values[j], len(pairs)) for i, j in pairs}
+    return Pairwise(found, dict(zip(pairs, holm([d.p for d in found.values()]), strict=True)))
 
 
 def difference(one: Mapping[int, float], other: Mapping[int, float], comparisons: int = 1) -> Difference:
@@ -62,7 +91,7 @@ def paired(gaps: Sequence[float], level: float = LEVEL) -> Difference:
     if all(abs(gap) < 1e-9 for gap in gaps):
         return Difference(n, 0.0, None, None, None if n < 2 else 1.0, "no test: the runs are equal")
     if 2 / 2**n <= level:
-        return Difference(n, mean, low, high, sign_flip(gaps), SIGN_FLIP)
+        return Difference(n, mean, low, high, sign_flip(gaps), SIGN_FLIP if n <= EXACT_UP_TO else SAMPLED_FLIP)
     if varies:
         return Difference(n, mean, low, high, t_test(mean, spread / math.sqrt(n), n - 1), PAIRED_T)
     reason = "no test: a single pair of runs" if n == 1 else f"no test: {n} equal differences have no spread"
@@ -107,7 +136,7 @@ def sign_flip(gaps: Sequence[float]) -> float:
         signs = 1 - 2 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
         extra = 0
     else:
-        signs = np.random.default_rng(0).choice(np.array([-1, 1]), size=(SAMPLED, n))
+        signs = np.random.default_rng(0).choice(np.array([-1, 1], dtype=np.int8), size=(SAMPLED, n))
         extra = 1  # the pattern that was seen counts as well, so a sampled p is never zero
     sums = np.abs(signs @ values)
     hits = int((sums >= abs(values.sum()) * (1 - 1e-12) - 1e-12).sum())

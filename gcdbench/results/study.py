@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gcdbench.results.compare import METRICS, check_protocols
+from gcdbench.config import flat_config
+from gcdbench.results.compare import check_protocols
 from gcdbench.results.compare_sheet import Notes
 from gcdbench.results.experiment import Experiment, Row
 from gcdbench.results.published import PublishedRow, PublishedTable
 from gcdbench.results.record import Record
-from gcdbench.results.setups import Setup, group
+from gcdbench.results.setups import Setup, group, spell
 from gcdbench.results.sheet import Cell, Sheet, cells
-from gcdbench.results.statistics import difference, holm, verdict
-from gcdbench.results.summary import mean_std, spoken
+from gcdbench.results.statistics import pairwise
+from gcdbench.results.summary import HEADLINE, mean_std, spoken
 
 TITLES = {
-    **METRICS,
+    **HEADLINE,
     "pseudo_label": "Pseudo-label",
     "cpd_rmse_base": "RMSE base",
     "cpd_rmse_novel": "RMSE novel",
@@ -29,7 +29,7 @@ TITLES = {
     "extra": "Extra",
     "total": "Total",
 }
-_MORE_IS_BETTER = {*METRICS, "pseudo_label"}
+_MORE_IS_BETTER = {*HEADLINE, "pseudo_label"}
 
 
 @dataclass(frozen=True)
@@ -134,15 +134,7 @@ def best_lines(study: Study) -> dict[str, int]:
         return {}
     best: dict[str, int] = {}
     for metric in (m for m in study.experiment.metrics if m in _MORE_IS_BETTER):
-        present = [i for i, line in enumerate(study.lines) if line.values.get(metric)]
-        pairs = list(itertools.combinations(present, 2))
-        found = [difference(study.lines[i].values[metric], study.lines[j].values[metric], len(pairs)) for i, j in pairs]
-        wins: dict[int, int] = dict.fromkeys(present, 0)
-        for (i, j), d, p in zip(pairs, found, holm([d.p for d in found]), strict=True):
-            told = verdict(d.mean, p)
-            if told != "cannot tell":
-                wins[i if told == "better" else j] += 1
-        champion = next((i for i, count in wins.items() if count and count == len(present) - 1), None)
+        champion = pairwise([line.values.get(metric, {}) for line in study.lines]).best()
         if champion is not None:
             best[metric] = champion
     return best
@@ -160,9 +152,8 @@ def study_sheet(study: Study) -> Sheet:
     rows: list[tuple[Cell, ...]] = []
     for number, line in enumerate(study.lines):
         found, published = study.published_row(line.row), study.published_cells(line.row)
-        marks = [notes.number(text) for text in (found.remarks(dataset or "") if found else ())]
-        if line.reason:
-            marks.append(notes.number(line.reason))
+        remarks = [*(found.remarks(dataset or "") if found else ()), *_made_otherwise(line, study.dataset)]
+        marks = [notes.number(text) for text in (*remarks, *((line.reason,) if line.reason else ()))]
         ours = (_number(list(line.values.get(m, {}).values()), m) for m in metrics)
         n = [] if counts else [Cell(str(max((len(v) for v in line.values.values()), default=0)))]
         rows.append(
@@ -189,6 +180,18 @@ def study_sheet(study: Study) -> Sheet:
     )
 
 
+def _made_otherwise(line: Line, dataset: str) -> list[str]:
+    """What a reader must know of our numbers: settings beyond the row's own, recipe, and what the runs warned of."""
+    if not line.records:
+        return []
+    first = line.records[0]
+    own = line.row.settings_on(dataset)
+    flat = flat_config(first.config)
+    extra = [f"{key}={spell(flat.get(key))}" for key in first.chosen if key not in own and key != "eval.every"]
+    told = [f"Ours with {', '.join(extra)}."] if extra else []
+    return [*told, *dict.fromkeys(w for r in line.records for w in r.warnings)]
+
+
 def _number(values: Sequence[float], metric: str) -> str:
     if metric in ("backbone", "classifier", "projector", "extra", "total"):
         return f"{values[0]:,.0f}" if values else "-"
@@ -201,12 +204,16 @@ def _caption(study: Study) -> list[str]:
     records = [r for line in study.lines for r in line.records]
     if records:
         first = records[0]
+        counts = sorted({r.data["scored"] for r in records})
+        scored = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+        recipes = sorted({f"{r.method} ({r.recipe})" for r in records})
         lines.append(
-            f"Ours: mean ± standard deviation over n seeds (ddof 1), {first.data['scored']:,} "
-            f"{first.protocol['scored_rows']} rows, {first.selected['rule']} epoch. "
-            "Bold: better than every other row (paired tests, Holm)."
+            f"Ours: {', '.join(recipes)}; mean ± standard deviation over n seeds (ddof 1), {scored} "
+            f"{first.protocol['scored_rows']} rows, {first.selected['rule']} epoch."
         )
-        if study.experiment.varies and len({r.fingerprint for r in records}) > 1:
+        if len({r.fingerprint for r in records}) == 1:
+            lines.append("Bold: better than each of our other rows (paired tests, Holm).")
+        else:
             lines.append(
                 f"Rows differ on purpose in {', '.join(study.experiment.varies)}; "
                 "rows that differ in it are not comparable."

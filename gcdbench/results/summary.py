@@ -8,6 +8,9 @@ from collections.abc import Sequence
 
 from gcdbench.results.record import Record
 
+HEADLINE = {"all": "All", "base": "Base", "novel": "Novel", "ob": "OB"}
+"""The metrics every table shows and their titles; more is better for all of them."""
+
 
 def mean_std(values: Sequence[float]) -> tuple[float, float | None]:
     """Mean and sample standard deviation (ddof 1); None for a single value."""

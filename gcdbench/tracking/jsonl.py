@@ -18,7 +18,7 @@ class JsonlTracker(Tracker):
 
     name = "jsonl"
 
-    def start(self, folder: Path, config: Mapping[str, Any], epochs_done: int) -> None:
+    def start(self, folder: Path, config: Mapping[str, Any], epochs_done: int, steps_done: int) -> None:
         """Drop epochs that were written after the checkpoint the run goes on from."""
         self.path = folder / FILE
         if self.path.is_file():

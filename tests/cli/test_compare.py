@@ -137,6 +137,31 @@ def test_run_missing_trains_the_same_seeds_of_both(cli, tmp_path):
     assert again.json()["comparisons"] == answer.json()["comparisons"]
 
 
+def test_nothing_is_trained_before_a_mistake_is_told(cli, tmp_path):
+    quick = ("--run-missing", "--dataset", "digits", "--epochs", "1")
+    for wrong, words in (
+        (("simgdc",), "Did you mean 'simgcd'"),
+        (("simgcd", "--set", "method.alpha=1"), "method.alpha"),
+    ):
+        answer = cli("compare", "rlcd", *wrong, *quick)
+        assert answer.code == 2
+        assert words in answer.stderr
+        assert not (tmp_path / "runs").exists()
+
+
+def test_one_recipe_named_twice_is_one_method(cli):
+    answer = cli("compare", "rlcd", "rlcd:paper", "--run-missing", "--dataset", "digits", "--epochs", "1", "--json")
+    assert answer.code == 0, answer.stderr
+    (row,) = answer.json()["comparisons"][0]["rows"]
+    assert row["seeds"] == [0, 1, 2]
+
+
+def test_a_setting_that_one_method_lacks_is_told(cli, fake, tmp_path):
+    answer = cli("compare", "rlcd", "simgcd", "--dataset", "cub", "--set", "method.nothing=1")
+    assert answer.code == 2
+    assert "'rlcd' has no setting method.nothing." in answer.stderr
+
+
 def test_run_missing_tells_what_failed(cli):
     answer = cli("compare", "rlcd", "simgcd", "--run-missing", "--dataset", "cub")
     assert answer.code == 4

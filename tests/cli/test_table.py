@@ -66,7 +66,8 @@ def test_formats_and_resuming(cli, tmp_path):
     quick = ("table", "distillation", "--dataset", "digits", "--seed", "0", "--epochs", "1")
     text = cli(*quick, "--markdown")
     assert text.code == 0, text.stderr
-    assert "| pseudo-base (RLCD) | 1 |" in text.stdout
+    assert "| pseudo-base (RLCD)¹ | 1 |" in text.stdout
+    assert "Ours with train.epochs=1." in text.stdout
     stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").glob("*/*/*/record.json")}
     rows = list(csv.DictReader(io.StringIO(cli(*quick, "--csv").stdout)))
     assert len(rows) == 9
@@ -116,6 +117,8 @@ def test_a_failing_row_is_noted_and_the_rest_is_shown(cli, monkeypatch):
         (("none.toml",), 2, "no experiment file"),
         (("estimated-k", "--dataset", "aircraft", "--dry-run"), 2, "no settings for 'aircraft'"),
         (("ablation", "--dry-run", "--latex", "--dataset", "digits"), 2, "not as --latex"),
+        (("alpha", "--dataset", "digits", "--set", "method.alpha=1"), 2, "it cannot be set"),
+        (("label-ratios", "--dataset", "digits", "--set", "method.alpha=1"), 2, "method.alpha"),
     ],
 )
 def test_mistakes_are_sentences(arguments, code, words, cli):

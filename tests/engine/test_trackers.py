@@ -14,10 +14,10 @@ from gcdbench.errors import PluginError, UsageError
 from tests.engine.runs import start
 
 
-def scalars(record):
+def scalars(record, below=""):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(Path(record.dir) / "tensorboard"))
+    events = EventAccumulator(str(Path(record.dir) / "tensorboard" / below))
     events.Reload()
     return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
@@ -49,17 +49,19 @@ def test_tracking_changes_no_result_and_is_no_other_run(tmp_path):
     assert plain.metrics == tracked.metrics
 
 
-def test_a_continued_run_logs_every_epoch_once(tmp_path):
+def test_a_continued_run_logs_every_epoch_and_step_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(trackers, "EVERY", 0.0)
     with pytest.raises(KeyboardInterrupt):
         start(tmp_path, epochs=3, track=["tensorboard"], reporter=Stop())
     record = start(tmp_path, epochs=3, track=["tensorboard"])[0]
     assert [step for step, _ in scalars(record)["loss/total"]] == [1, 2, 3]
+    assert [step for step, _ in scalars(record, "steps")["running/total"]] == list(range(3 * (400 // 64)))
 
 
 def test_losses_within_an_epoch(tmp_path, monkeypatch):
     monkeypatch.setattr(trackers, "EVERY", 0.0)
     record = start(tmp_path, epochs=2, track=["tensorboard"])[0]
-    steps = [step for step, _ in scalars(record)["running/total"]]
+    steps = [step for step, _ in scalars(record, "steps")["running/total"]]
     assert steps == list(range(len(steps)))
     assert len(steps) == 2 * (400 // 64)
 
@@ -75,7 +77,7 @@ class Broken(Tracker):
     name = "broken"
     at = "epoch"
 
-    def start(self, folder, config, epochs_done):
+    def start(self, folder, config, epochs_done, steps_done):
         self.fail("start")
 
     def epoch(self, number, line):
@@ -93,7 +95,7 @@ def test_a_tracker_that_fails_is_told_once_and_left_out(tmp_path):
     told = []
     made = trackers.Trackers((), told.append)
     made.others = [Broken()]
-    made.start(tmp_path, {}, 0)
+    made.start(tmp_path, {}, 0, 6)
     for _ in range(2):
         made.epoch({"losses": {}})
     made.close()
@@ -108,7 +110,8 @@ def test_a_tracker_that_cannot_start_stops_the_run_at_once(tmp_path, monkeypatch
     made = trackers.Trackers((), print)
     made.others = [Broken()]
     with pytest.raises(PluginError, match="'broken' failed in start"):
-        made.start(tmp_path, {}, 0)
+        made.start(tmp_path, {}, 0, 6)
+    made.close()
 
 
 def test_tensorboard_that_is_not_installed(tmp_path, monkeypatch):
@@ -124,3 +127,4 @@ def test_tensorboard_that_is_not_installed(tmp_path, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(UsageError, match="pip install 'gcdbench\\[tensorboard\\]'"):
         start(tmp_path, epochs=1, track=["tensorboard"])
+    assert not (tmp_path / "runs").exists()

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from gcdbench.data.datasets.folder import ImageFolder
-from gcdbench.report.build import Source, compare_page, run_page
+from gcdbench.report.build import compare_page, run_page
 from gcdbench.report.page import write
+from gcdbench.report.view import Source
 from gcdbench.results.compare import compare
 from gcdbench.results.find import read_runs
 from gcdbench.results.record import read_record

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from gcdbench.report import plots
-from gcdbench.report.build import Source, run_page, study_page
+from gcdbench.report.build import run_page, study_page
 from gcdbench.report.figure import INK, save, to_html, to_svg
 from gcdbench.report.page import Facts, Page, Section, Words, render, write
+from gcdbench.report.view import Source
 from gcdbench.results.record import read_record
 from gcdbench.results.sheet import Sheet, cells
 from tests.report.test_outcome import outcome
@@ -182,6 +183,17 @@ def test_a_method_without_features_and_a_lost_checkpoint(some_runs, tmp_path, mo
     assert "t-SNE of" in text
 
 
+def test_a_broken_features_hook_is_told(some_runs, tmp_path, monkeypatch):
+    from gcdbench_rlcd import RLCD
+
+    def fail(*_):
+        raise AttributeError("oops")
+
+    monkeypatch.setattr(RLCD, "features", fail)
+    record = read_record(next(some_runs.glob("rlcd/digits/*/record.json")))
+    assert "failed in features: AttributeError: oops" in render(run_page(record, Source(tmp_path)))
+
+
 def test_the_curve_of_a_sweep(tmp_path):
     from gcdbench.engine.batch import Place
     from gcdbench.engine.reporter import Reporter
@@ -195,5 +207,5 @@ def test_the_curve_of_a_sweep(tmp_path):
     (axes,) = plot.figure.axes
     lines = [container.lines[0].get_xdata().tolist() for container in axes.containers]
     assert lines == [[0.0, 0.1, 0.3, 0.5, 0.7, 1.0]] * 3
-    assert "supervised-ce" in {p.name for p in page.plots()}
+    assert "supervised-ce-digits" in {p.name for p in page.plots()}
     Tags(render(page))

@@ -26,6 +26,16 @@ CONFIG: dict[str, Any] = {
 }
 
 
+BACKBONE = {
+    "name": "dino",
+    "architecture": "ViT-B/16",
+    "weights": "x",
+    "weights_hash": "w" * 16,
+    "parameters": 85_798_656,
+    "image_size": 224,
+}
+
+
 def record(
     method: str = "rlcd",
     seed: int = 0,
@@ -64,7 +74,7 @@ def record(
         "presets": [],
         "protocol": rules.as_dict(),
         "fingerprint": rules.fingerprint(),
-        "backbone": {"name": "dino", "architecture": "ViT-B/16", "weights": "x", "weights_hash": "w" * 16},
+        "backbone": BACKBONE,
         "parameters": {"trained": 1, "total": 2},
         "data": {"labelled": 1500, "unlabelled": 4494, "base_classes": 100, "novel_classes": 100, "scored": 4494},
         "timings": {"prepare": 1.0, "train": 2.0, "predict": 0.1, "evaluate": 0.1},

@@ -9,7 +9,7 @@ from gcdbench.results.compare import compare
 from gcdbench.results.compare_sheet import compare_sheet, csv_rows
 from gcdbench.results.select import Contestant, Wanted, select
 from gcdbench.results.setups import group
-from tests.results.records import record
+from tests.results.records import BACKBONE, record
 
 
 def runs(method, values, **more):
@@ -195,7 +195,7 @@ def test_several_setups_and_none_prescribed_is_a_question():
 
 
 def test_one_selection_per_dataset_and_backbone():
-    other = {"name": "dinov2", "weights_hash": "v"}
+    other = {**BACKBONE, "name": "dinov2", "weights_hash": "v"}
     records = [
         *runs("rlcd", [70.0]),
         *runs("rlcd", [60.0], dataset="scars"),
@@ -210,8 +210,87 @@ def test_one_selection_per_dataset_and_backbone():
     assert choose(records, "rlcd", seeds=(7,)) == []
 
 
+def test_the_same_run_counts_once():
+    """Copied, or evaluated more often: equal settings and seed are one run, and n says so."""
+    plain = runs("rlcd", [70.0, 71.0, 72.0])
+    often = runs("rlcd", [70.0, 71.0, 72.0], settings={"eval.every": 1}, finished="2026-02-01T00:00:00+00:00")
+    (setup,) = group([*plain, *often])
+    assert [r.seed for r in setup.records] == [0, 1, 2]
+    assert setup.records[0].config["eval"]["every"] == 1
+    found = compare([setup, *group(runs("simgcd", [60.0, 61.0, 62.0]))])
+    assert compare_sheet(found).rows[0][1].text == "3"
+    assert found.notes == ()
+
+
+def test_how_often_is_evaluated_matters_under_a_rule_that_selects():
+    rule = {"settings": {"eval.selection": "best-all-unlabelled"}, "protocol": {"selection": "best-all-unlabelled"}}
+    often = {**rule, "settings": {**rule["settings"], "eval.every": 10}}
+    assert len(group([record("rlcd", 0, **rule), record("rlcd", 0, **often)])) == 2
+
+
+def test_random_weights_are_one_setup():
+    weights = [{**BACKBONE, "weights": "random", "weights_hash": str(seed)} for seed in range(3)]
+    assert len(group(record("rlcd", seed, backbone=w) for seed, w in enumerate(weights))) == 1
+
+
+def test_the_timm_name_of_a_backbone_is_the_same_backbone():
+    other = {**BACKBONE, "name": "vit_base_patch16_224.dino"}
+    records = [
+        record("rlcd", 0),
+        record("rlcd", 1, backbone=other, settings={"backbone.name": other["name"]}, chosen=[]),
+    ]
+    (setup,) = group(records)
+    assert setup.backbone == "dino"
+    assert len(choose(records, "rlcd", backbone="vit_base_patch16_224.dino")[0].setups[0].records) == 2
+
+
+def test_setups_that_differ_in_the_plugin_only_are_told_apart():
+    new = {"plugin": {"package": "gcdbench-rlcd", "version": "0.2.0"}, "finished": "2026-02-01T00:00:00+00:00"}
+    records = [*runs("rlcd", [70.0, 71.0]), *runs("rlcd", [72.0, 73.0], **new)]
+    (found,) = choose(records, "rlcd")
+    assert [s.settings["plugin"] for s in found.setups] == ["gcdbench-rlcd 0.2.0"]
+    assert "rlcd (paper) [gcdbench-rlcd 0.1.0]" in found.left_out[0]
+    both = compare(group(records))
+    assert both.names == ("rlcd (paper) [gcdbench-rlcd 0.1.0]", "rlcd (paper) [gcdbench-rlcd 0.2.0]")
+    assert "Plugin differs" in both.notes[0]
+
+
+def test_other_sources_are_noted():
+    commit = {"core": {"commit": "a" * 40, "dirty": True}, "plugin": None}
+    found = compared(runs("rlcd", [70.0], git=commit), runs("simgcd", [60.0]))
+    assert (
+        "Source of gcdbench differs: rlcd (paper) aaaaaaaaaaaa with changes; simgcd (paper) not under git."
+        in found.notes
+    )
+
+
+def test_a_place_without_an_answer_does_not_block_the_others():
+    records = [
+        *runs("rlcd", [70.0]),
+        *runs("rlcd", [70.0], dataset="scars", settings={"train.epochs": 5}),
+        *runs("rlcd", [70.0], dataset="scars", settings={"train.epochs": 9}),
+    ]
+    cub, scars = choose(records, "rlcd")
+    assert cub.problem is None
+    assert "has 2 set-ups on scars" in scars.problem
+    with pytest.raises(UsageError, match="has 2 set-ups on scars"):
+        choose(records, "rlcd", datasets=("scars",))
+
+
+def test_published_rows_of_another_protocol_are_noted_on_ours():
+    from gcdbench.results.compare_sheet import published_rows
+    from gcdbench.results.published import published_tables
+
+    rows = published_rows(published_tables(), "cub", "dino")
+    ours = {"settings": {"data.k": 231, "data.label_ratio": 0.1}, "protocol": {"k": 231, "k_source": "given"}}
+    sheet = compare_sheet(compared(runs("rlcd", [70.0], **ours)), rows)
+    (number,) = sheet.rows[0][0].notes
+    assert sheet.notes[number - 1] == "Not the protocol of the published rows: K = 231 (given); label ratio 0.1."
+    assert compare_sheet(compared(runs("rlcd", [70.0])), rows).rows[0][0].notes == ()
+
+
 def test_other_weights_or_another_plugin_version_is_another_setup():
     one = runs("rlcd", [70.0])
-    weights = runs("rlcd", [71.0], backbone={"name": "dino", "weights_hash": "v"})
+    weights = runs("rlcd", [71.0], backbone={**BACKBONE, "weights_hash": "v"})
     version = runs("rlcd", [72.0], plugin={"package": "gcdbench-rlcd", "version": "0.2.0"})
     assert len(group([*one, *weights, *version])) == 3

@@ -71,6 +71,11 @@ def test_every_row_resolves_everywhere(name):
         (GOOD.replace("[[row]]", "seeds = [-1]\n[[row]]"), "seeds must be whole numbers"),
         (GOOD.replace("[[row]]", 'kind = "runns"\n[[row]]'), "kind is 'runns'"),
         (GOOD + "[other]\nx = 1\n", "has no key 'other'"),
+        (GOOD.replace('["digits"]', "[]"), "datasets is empty"),
+        (GOOD.replace("[[row]]", 'published = ["x"]\n[[row]]'), "experiment.published must be text"),
+        (GOOD.replace("[[row]]", 'varies = ["kk"]\n[[row]]'), "no field of the protocol .* called 'kk'"),
+        (GOOD + "recipe = 3\n", "row 1.recipe must be text"),
+        (GOOD + 'read = { all = ["x"] }\n', "row 1.read.all must be text"),
         ("[experiment\n", "not valid TOML"),
     ],
 )
@@ -102,6 +107,11 @@ def test_a_file_of_ones_own_is_found_by_path_and_by_name(tmp_path, monkeypatch):
     assert load_experiment("mine").title == "T"
     assert load_experiment(f"configs{os.sep}mine.toml").title == "T"
     assert load_experiment("ablation").title == "T"
+    (tmp_path / "configs" / "broken.toml").write_text("[experiment")
+    assert "broken" not in experiment_files()
+    assert load_experiment("mine").title == "T"
+    with pytest.raises(UsageError, match="not valid TOML"):
+        load_experiment("broken")
     with pytest.raises(UsageError, match="no experiment file"):
         load_experiment("none.toml")
     with pytest.raises(UsageError, match="Did you mean 'ablation'"):

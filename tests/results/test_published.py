@@ -7,13 +7,18 @@ import pytest
 from gcdbench.errors import PluginError
 from gcdbench.results import published as module
 from gcdbench.results.compare_sheet import published_rows
+from gcdbench.results.experiment import load_experiment
 from gcdbench.results.published import published_tables
 
 TABLES = published_tables()
 
 
+def row(table, key):
+    return next(row for row in TABLES[table].rows if row.key == key)
+
+
 def cells(table, key, dataset):
-    return TABLES[table].row(key).cells[dataset]
+    return row(table, key).cells[dataset]
 
 
 def test_every_table_and_study_is_there():
@@ -110,20 +115,26 @@ def test_rows_of_other_protocols_carry_a_note():
     for method in ("gcd", "infosieve", "dccl", "gpc", "crncd", "cms", "sptnet", "rs", "uno", "orca", "ugcd"):
         assert told[method], method
     assert told["simgcd"] == told["rlcd"] == told["legogcd"] == ""
-    assert "labelled subset" in " ".join(TABLES["generic"].row("cipr dino").remarks("cifar10"))
+    assert "labelled subset" in " ".join(row("generic", "cipr dino").remarks("cifar10"))
 
 
 def test_the_contradicting_aircraft_row_is_marked():
-    row = TABLES["estimated-k-cms"].row("rlcd cms")
-    assert any("contradict" in text for text in row.remarks("aircraft"))
-    assert not any("contradict" in text for text in row.remarks("cifar100"))
+    found = row("estimated-k-cms", "rlcd cms")
+    assert any("contradict" in text for text in found.remarks("aircraft"))
+    assert not any("contradict" in text for text in found.remarks("cifar100"))
     # It does contradict: far above the row with the true number of classes.
-    assert row.cells["aircraft"]["all"] > cells("fine-grained", "rlcd dino", "aircraft")["all"] + 8
+    assert found.cells["aircraft"]["all"] > cells("fine-grained", "rlcd dino", "aircraft")["all"] + 8
 
 
 def test_estimated_numbers_of_classes():
-    assert TABLES["estimated-k"].row("rlcd gcd").k == {"imagenet100": 109, "cub": 231, "scars": 230}
-    assert TABLES["estimated-k-cms"].row("rlcd cms").k["herbarium19"] == 666
+    assert row("estimated-k", "rlcd gcd").k == {"imagenet100": 109, "cub": 231, "scars": 230}
+    assert row("estimated-k-cms", "rlcd cms").k["herbarium19"] == 666
+    # The experiment files run with exactly these numbers.
+    for name in ("estimated-k", "estimated-k-cms"):
+        for line in load_experiment(name).rows:
+            for dataset, k in row(name, line.key).k.items():
+                told = line.settings_on(dataset).get("data.k")
+                assert told == k or (line.key == "rlcd true" and told is None)
 
 
 @pytest.mark.parametrize(

@@ -72,12 +72,16 @@ def test_other_versions_are_refused_with_a_sentence(version, tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"metrics": {"all": "high"}}, "'all' is not a number"),
-        ({"metrics": [1]}, "'metrics' is not what it should be"),
-        ({"seed": "0"}, "'seed' is not what it should be"),
-        ({"seed": True}, "'seed' is not what it should be"),
-        ({"flops_per_step": 3}, "'flops_per_step' is not what it should be"),
+        ({"metrics": {"all": "high"}}, "metrics.all: 'high' is not of type 'number'"),
+        ({"metrics": {"all": float("nan")}}, "it holds NaN"),
+        ({"metrics": [1]}, "metrics: [1] is not of type 'object'"),
+        ({"seed": True}, "seed: True is not of type 'integer'"),
+        ({"flops_per_step": 3}, "flops_per_step: 3 is not of type 'object', 'null'"),
         ({"surprise": 1}, "surprise"),
+        ({"data": {}}, "data: 'labelled' is a required property"),
+        ({"config": {"data": 3}}, "config"),
+        ({"protocol": {}}, "protocol"),
+        ({"fingerprint": "0" * 16}, "its fingerprint is not that of its protocol"),
     ],
 )
 def test_damaged_records_are_sentences(change, words, tmp_path):

@@ -121,6 +121,32 @@ def test_rows_may_differ_in_what_the_study_varies_and_in_nothing_else():
     assert "k:" not in str(caught.value)
 
 
+def test_how_our_numbers_were_made_is_noted():
+    quick = {"settings": {"train.epochs": 1, "method.alpha": 0.3}, "chosen": ["train.epochs", "method.alpha"]}
+    found = study("alpha", {"0": [60.0]}, warnings=["Something odd."], **quick)
+    sheet = study_sheet(found)
+    # The row itself prescribes alpha, so only the epochs are news.
+    assert "Ours with train.epochs=1." in sheet.notes
+    assert "Something odd." in sheet.notes
+    assert "rlcd (paper)" in sheet.caption[0]
+
+
+def test_rows_with_different_numbers_of_scored_rows():
+    data = {"labelled": 1, "unlabelled": 1, "base_classes": 1, "novel_classes": 1}
+    experiment = load_experiment("label-ratios")
+    lines = [
+        line_of(
+            row,
+            experiment.metrics,
+            [record(row.method, 0, data={**data, "scored": n}, protocol={"split_hash": str(n)})],
+        )
+        for row, n in zip(experiment.rows, (10, 10, 20, 20, 3000, 3000), strict=True)
+    ]
+    sheet = study_sheet(Study(experiment, "cub", "dino", tuple(lines), published_tables()["label-ratios"]))
+    assert "10 to 3,000 unlabelled rows" in sheet.caption[0]
+    assert not any("Bold" in sentence for sentence in sheet.caption)
+
+
 def test_csv():
     lines = study_csv_rows(study("ablation", {"a": [60.0, 62.0]}))
     assert len(lines) == 8 * 4
