@@ -97,6 +97,7 @@ def show(
 ) -> None:
     """Print the tables; results that do not compare are told after the others, with exit code 3."""
     from gcdbench import registry
+    from gcdbench.backbone.catalogue import short_name
     from gcdbench.results.compare import compare
     from gcdbench.results.compare_sheet import (
         compare_sheet,
@@ -124,7 +125,9 @@ def show(
                 raise
             err().print(f"Note: {fault}", markup=False, soft_wrap=True)
     empty = {registry.canonical("dataset", d) for d in datasets} - {s.dataset for s in found}
-    alone = [p for p in published_places(tables) if p[0] in empty and backbone in (None, p[1])]
+    alone = [
+        p for p in published_places(tables) if p[0] in empty and (backbone is None or short_name(backbone) == p[1])
+    ]
     sheets = [compare_sheet(c, rows) for c, rows in comparisons]
     sheets += [published_sheet(*place, published_rows(tables, *place)) for place in alone]
 
