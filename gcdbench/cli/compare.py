@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gcdbench.results.select import Selection
 
 
-@click.command("compare")
+@click.command("compare", short_help="Compare methods on finished runs.")
 @click.argument("methods", nargs=-1, required=True, metavar="METHOD[:RECIPE]...")
 @datasets_option
 @click.option("--backbone", help="Only runs on this backbone.")
@@ -45,7 +45,7 @@ def compare_command(methods: tuple[str, ...], run_missing: bool, paper: bool, fm
     """Compare METHODs on finished runs: one table per dataset and backbone.
 
     The first method is the one the others are compared with. A method stands for its default recipe with the
-    settings that prescribes; METHOD:RECIPE, --epochs and --set choose other runs. Exit code 3 if protocols differ.
+    settings it prescribes; METHOD:RECIPE, --epochs and --set choose other runs. Exit code 3 if protocols differ.
     """
     found = find_runs(methods, run_missing=run_missing, alone=paper, **options)
     show(found, options["datasets"], paper, options["backbone"], fmt)

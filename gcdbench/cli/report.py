@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gcdbench.report.view import Source
 
 
-@click.command("report")
+@click.command("report", short_help="Write an HTML report.")
 @click.argument("names", nargs=-1, required=True, metavar="RUN | --compare METHOD... | --table NAME")
 @click.option("--compare", "comparing", is_flag=True, help="Report on a comparison; names are methods.")
 @click.option("--table", "tabling", is_flag=True, help="Report on an experiment; the name is the experiment's.")

@@ -16,7 +16,7 @@ from gcdbench.results.record import Record
 from gcdbench.results.summary import HEADLINE
 
 
-@click.command("results")
+@click.command("results", short_help="List all runs.")
 @click.option("--method", help="Only runs of this method.")
 @click.option("--dataset", help="Only runs on this dataset.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of record.json and stop.")

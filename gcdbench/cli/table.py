@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gcdbench.results.study import Study
 
 
-@click.command("table")
+@click.command("table", short_help="Make a table or study of a paper.")
 @click.argument("name")
 @datasets_option
 @click.option("--backbone", help="Backbone; default is the dataset's.")
