@@ -13,6 +13,7 @@ from gcdbench.cli.formats import format_options, print_csv
 from gcdbench.cli.options import runs_option
 from gcdbench.cli.output import err, out, print_json, print_table
 from gcdbench.results.record import Record
+from gcdbench.results.setups import spell
 from gcdbench.results.summary import HEADLINE
 
 
@@ -112,9 +113,9 @@ def _unfinished(folder: Path) -> dict[str, Any]:
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    chosen = "".join(f", {key}={value}" for key, value in row["chosen"].items())
+    chosen = "".join(f"\n  {key}={spell(value)}" for key, value in row["chosen"].items())
     numbers = [f"{row['metrics'][m]:.1f}" if m in row["metrics"] else "-" for m in HEADLINE]
-    name = f"{row['method']} ({row['recipe']}{chosen})"
+    name = f"{row['method']} ({row['recipe']}){chosen}"
     return [
         name,
         row["dataset"],

@@ -25,7 +25,7 @@ def loss_terms(epochs: Sequence[Mapping[str, Any]]) -> Figure | None:
     for number, name in enumerate(names):
         points = [(i, line["losses"][name]) for i, line in enumerate(epochs, 1) if name in line["losses"]]
         style = {"color": NEUTRAL, "linewidth": 2.2} if name == "total" else {"color": PALETTE[number % len(PALETTE)]}
-        axes.plot(*zip(*points, strict=True), label=name, **_marked(points, number), **style)
+        axes.plot(*zip(*points, strict=True), label=_label(name), **_marked(points, number), **style)
     _finish(axes, "epoch", "loss (terms before weighting)", legend=True)
     return figure
 
@@ -39,7 +39,7 @@ def curves(series: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) 
     figure, (axes,) = new_figure(1)
     for number, (name, points) in enumerate(shown.items()):
         color = PALETTE[number % len(PALETTE)]
-        axes.plot(*zip(*points, strict=True), label=name, color=color, **_marked(points, number))
+        axes.plot(*zip(*points, strict=True), label=_label(name), color=color, **_marked(points, number))
     _finish(axes, x, y, legend=True)
     return figure
 
@@ -160,7 +160,9 @@ def maps(points: Mapping[str, np.ndarray], target: np.ndarray, names: Mapping[in
             rows = target == cls
             marker = "o" if cls < num_base else "x"
             color = PALETTE[number % len(PALETTE)]
-            ax.scatter(xy[rows, 0], xy[rows, 1], s=9, color=color, marker=marker, linewidths=0.8, label=names[int(cls)])
+            ax.scatter(
+                xy[rows, 0], xy[rows, 1], s=9, color=color, marker=marker, linewidths=0.8, label=_label(names[int(cls)])
+            )
         ax.set_title(name, fontsize=9)
         ax.set_xticks([])
         ax.set_yticks([])
@@ -168,6 +170,11 @@ def maps(points: Mapping[str, np.ndarray], target: np.ndarray, names: Mapping[in
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=8, frameon=False)
     return figure
+
+
+def _label(name: str) -> str:
+    """A name in a legend; matplotlib would leave out one that begins with an underscore."""
+    return f"\u200b{name}" if name.startswith("_") else name
 
 
 def _marked(points: Sequence[Any], number: int) -> dict[str, Any]:

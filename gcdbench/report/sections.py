@@ -63,7 +63,7 @@ def learning(runs: Sequence[RunView], supervised: Mapping[str, Sequence[tuple[fl
         figure = plots.curves(series, "epoch", "percent")
         assert figure is not None
         blocks.append(Plot("accuracies", "Accuracies at the epochs at which they were evaluated.", figure))
-    else:
+    elif any(series.values()):
         blocks.append(Words("Accuracies were evaluated at the end only; `--set eval.every=1` evaluates every epoch."))
     return Section("learning", "Learning curves", blocks or [Words("Nothing was trained.")])
 

@@ -87,6 +87,11 @@ def test_ids_of_figures_do_not_clash():
     assert set(used) <= set(ids)
 
 
+def test_a_name_that_begins_with_an_underscore_is_in_the_legend():
+    figure = plots.maps({"a": np.eye(4)[:, :2]}, np.array([0, 0, 1, 1]), {0: "_hidden", 1: "b"}, 1)
+    assert "_hidden" in to_svg(figure)
+
+
 def test_nothing_to_draw_is_none():
     unknown = outcome([0, 1])
     assert plots.loss_terms([]) is None
