@@ -30,16 +30,13 @@ def print_json(data: Any) -> None:
     click.echo(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def print_table(
-    title: str | None, columns: Iterable[str], rows: Iterable[Iterable[str]], whole: Iterable[str] = ()
-) -> None:
-    """A table of plain text cells; text from data is never read as markup. Columns in ``whole`` are never folded."""
+def print_table(title: str | None, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    """A table of plain text cells; text from data is never read as markup."""
     from rich.text import Text
 
     table = Table(title=title, title_justify="left")
-    unbroken = set(whole)
     for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column in unbroken)
+        table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     console = out()

@@ -9,11 +9,12 @@ from typing import Any
 
 import click
 
-from gcdbench.cli.formats import format_options, print_csv
+from gcdbench.cli.formats import format_options, print_csv, print_sheet
 from gcdbench.cli.options import runs_option
-from gcdbench.cli.output import err, out, print_json, print_table
+from gcdbench.cli.output import err, out, print_json
 from gcdbench.results.record import Record
 from gcdbench.results.setups import spell
+from gcdbench.results.sheet import Sheet, cells
 from gcdbench.results.summary import HEADLINE
 
 
@@ -55,8 +56,8 @@ def results_command(method: str | None, dataset: str | None, schema: bool, runs:
         which = " that fit" if records or unfinished else ""
         click.echo(f"There are no runs{which} in {runs}. Start one with `gcdbench run --method M --dataset D`.")
     else:
-        columns = ["Method", "Dataset", "Backbone", "Seed", *HEADLINE.values(), "Run", "Protocol", "Status"]
-        print_table(None, columns, [_cells(row) for row in rows], whole=("Run", "Protocol"))
+        columns = ("Method", "Dataset", "Backbone", "Seed", *HEADLINE.values(), "Run", "Protocol", "Status")
+        print_sheet(Sheet(f"Runs in {runs}", columns, tuple(cells(*_cells(row)) for row in rows)))
         done = sum(row["status"] == "finished" for row in rows)
         out().print(f"{done} finished, {len(rows) - done} unfinished.", markup=False)
 
