@@ -98,6 +98,7 @@ class Study:
                     "metrics": metrics,
                     "runs": [r.run_id for r in line.records],
                     "reason": line.reason,
+                    "notes": _made_otherwise(line, self.dataset),
                     "published": dict(self.published_cells(line.row)),
                     "published_notes": list(found.remarks(self.shown[0] or "")) if found else [],
                 }

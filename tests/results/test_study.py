@@ -129,6 +129,7 @@ def test_how_our_numbers_were_made_is_noted():
     assert "Ours with train.epochs=1." in sheet.notes
     assert "Something odd." in sheet.notes
     assert "rlcd (paper)" in sheet.caption[0]
+    assert found.as_dict()["rows"][0]["notes"] == ["Ours with train.epochs=1.", "Something odd."]
 
 
 def test_rows_with_different_numbers_of_scored_rows():
