@@ -99,11 +99,17 @@ class TrainConfig:
     """Precision of trunk and tail; losses are always computed in float32."""
     micro_batch: int = 256
     """Images per trunk pass; changes memory, not results beyond rounding."""
+    stream: int | None = None
+    """Seed of batches and views; None takes the run's seed. Seeds that share a stream share trunk passes."""
+    compile: bool = False
+    """Compile the trunk with torch.compile; equal to the plain trunk up to rounding."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "micro_batch"):
             if getattr(self, name) < 1:
                 raise UsageError(f"train.{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.stream is not None and self.stream < 0:
+            raise UsageError(f"train.stream is {self.stream}; a seed must be at least 0.")
         if self.lr <= 0:
             raise UsageError(f"train.lr is {self.lr}; it must be positive.")
         for name in ("momentum", "weight_decay", "lr_floor"):
@@ -133,6 +139,23 @@ class EvalConfig:
 
 
 @dataclass(frozen=True)
+class StoreConfig:
+    """Trunk tokens that are kept instead of being computed again."""
+
+    eval_tokens: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Tokens of evaluation views. `auto`: in memory if they are small; otherwise a store on disk of this type.
+    fp32 is exact; the others round."""
+    train_views: int = 0
+    """Train on so many stored views of each image instead of fresh ones; 0 means fresh ones. Not exact."""
+    train_tokens: Literal["fp32", "bf16", "fp16"] = "bf16"
+    """Type in which training views are stored."""
+
+    def __post_init__(self) -> None:
+        if self.train_views < 0:
+            raise UsageError(f"store.train_views is {self.train_views}; it must be at least 0.")
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """One run, completely resolved. `method_config` is the plugin's own frozen dataclass."""
 
@@ -145,7 +168,23 @@ class RunConfig:
     backbone: BackboneConfig
     train: TrainConfig
     eval: EvalConfig
+    store: StoreConfig
     method_config: Any
+
+    @property
+    def stream_seed(self) -> int:
+        """Seed of batches and views."""
+        return self.seed if self.train.stream is None else self.train.stream
+
+    def approximations(self) -> dict[str, Any]:
+        """What is not exact because the user chose so; part of the protocol."""
+        found: dict[str, Any] = {}
+        if self.store.eval_tokens in ("bf16", "fp16"):
+            found["eval_tokens"] = self.store.eval_tokens
+        if self.store.train_views:
+            found["train_views"] = self.store.train_views
+            found["train_tokens"] = self.store.train_tokens
+        return found
 
     def as_dict(self) -> dict[str, Any]:
         """Plain nested data, as it is written to `config.json`."""
@@ -168,11 +207,19 @@ SECTIONS: dict[str, type] = {
     "backbone": BackboneConfig,
     "train": TrainConfig,
     "eval": EvalConfig,
+    "store": StoreConfig,
 }
 """Sections of the core; the plugin's section is `method`."""
 
 NOT_IN_IDENTITY = ("train.micro_batch", "eval.batch_size", "backbone.weights")
 """Keys that do not decide what a run is: two change memory use only; weights count by hash, not by path."""
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "train.stream": (None,),
+    "train.compile": (False,),
+    "store.eval_tokens": ("auto", "fp32"),
+    "store.train_views": (0,),
+}
+"""Values that change no result, so that a run is the same with them and without the key."""
 
 
 @dataclass(frozen=True)
@@ -230,19 +277,28 @@ def flat_config(tree: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}
 
 
+def decisive(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a config as `section.key` to value, what decides the result."""
+    kept = {k: v for k, v in flat.items() if k not in NOT_IN_IDENTITY and v not in NEUTRAL.get(k, ())}
+    if "store.train_views" not in kept:
+        kept.pop("store.train_tokens", None)
+    return kept
+
+
 def deviations(config: RunConfig, prescribed: RunConfig) -> tuple[str, ...]:
     """Keys that decide the result and whose value is not the prescribed one. Another backbone is no deviation."""
-    ours, theirs = flat_config(config.as_dict()), flat_config(prescribed.as_dict())
-    ignored = (*NOT_IN_IDENTITY, "backbone.name")
-    return tuple(key for key in ours if ours[key] != theirs.get(key) and key not in ignored)
+    ours, theirs = (decisive(flat_config(c.as_dict())) for c in (config, prescribed))
+    differing = (key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key))
+    return tuple(key for key in differing if key != "backbone.name")
 
 
 def run_id(config: RunConfig, **facts: str) -> str:
     """Twelve hex digits over everything that decides the result (config, data index, weights)."""
-    tree = config.as_dict()
-    for key in NOT_IN_IDENTITY:
-        section, name = key.split(".")
-        del tree[section][name]
+    tree: dict[str, Any] = {"run": config.as_dict()["run"]}
+    for key, value in decisive(flat_config(config.as_dict())).items():
+        section, name = key.split(".", 1)
+        tree.setdefault(section, {})[name] = value
+    tree.setdefault("method", {})  # a method without settings has the section all the same
     text = json.dumps({"config": tree, "facts": facts}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

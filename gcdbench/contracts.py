@@ -103,6 +103,10 @@ class Dataset(abc.ABC):
         """Identifies the images behind the names, where names alone do not (a person's own files); else empty."""
         return ""
 
+    def files_hash(self, part: str) -> str:
+        """Changes whenever the image files may have changed (sizes and times): the image store is then made anew."""
+        return ""
+
     def labelled_rows(self, index: Index, base: Sequence[int], ratio: float) -> IntArray | None:
         """Rows that are labelled, where the data itself says so; None applies the published draw."""
         return None

@@ -30,10 +30,15 @@ class Protocol:
     """Rule that picks the epoch."""
     reads: tuple[str, ...] = ()
     """What the method reads beyond images and the labels of labelled rows."""
+    approximations: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """What was not computed exactly because the user chose so: rounded evaluation tokens, stored training views."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, as it is written to the record."""
-        return {**dataclasses.asdict(self), "evaluators": dict(self.evaluators), "reads": list(self.reads)}
+        data = {**dataclasses.asdict(self), "evaluators": dict(self.evaluators), "reads": list(self.reads)}
+        if not self.approximations:  # exact runs have the fingerprint they always had
+            del data["approximations"]
+        return data
 
     def fingerprint(self) -> str:
         """Sixteen hex digits that are equal exactly when the protocols are."""

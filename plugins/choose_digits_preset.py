@@ -31,16 +31,28 @@ from sklearn.metrics import silhouette_score
 from gcdbench.coercion import parse_assignment
 from gcdbench.contracts import Method
 from gcdbench.engine.device import Compute
-from gcdbench.engine.loop import train
+from gcdbench.engine.loop import train_together
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.request import RunRequest, plan
+from gcdbench.engine.runner import Runner
 from gcdbench.engine.scoring import predict
+from gcdbench.engine.trackers import Trackers
 from gcdbench.engine.workspace import Workspace, prepare
 from gcdbench.evaluation.information import nmi
 from gcdbench.results.rundir import RunDirectory
 
 SEEDS = (100, 101, 102)
 """Seeds of training that no reported result uses."""
+
+
+class Keeper(Runner):
+    """Keeps the trained method instead of writing a record."""
+
+    def finish(self) -> None:
+        """Training is over."""
+        assert self.lane is not None
+        self.trained = self.lane.method
+        self.close()
 
 
 def hold_out(space: Workspace, share: float = 0.2) -> np.ndarray:
@@ -81,8 +93,9 @@ def measure(method: str, settings: dict[str, Any], folder: Path) -> np.ndarray:
         run = RunDirectory(folder / space.run_id)
         run.clear()
         run.open({})
-        trained, _ = train(space, run, Reporter())
-        trained.eval()
+        runner = Keeper(space, run, Trackers((), print))
+        train_together([runner], Reporter())
+        trained = runner.trained.eval()
         answer = predict(space, trained, "unlabelled").cluster
         where = np.searchsorted(space.data.split.unlabelled, held)
         correct = (answer[where] == space.data.split.target[held]).mean()

@@ -6,15 +6,22 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import atexit
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+# Stores that tests make never reach the user's cache.
+os.environ["GCDBENCH_CACHE"] = tempfile.mkdtemp(prefix="gcdbench-stores-")
+atexit.register(shutil.rmtree, os.environ["GCDBENCH_CACHE"], ignore_errors=True)
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -44,7 +44,7 @@ def test_whole_numbers_become_floats_but_not_the_reverse():
     [
         ("method.alfa", 1, "Did you mean 'method.alpha'"),
         ("trian.lr", 1, "Did you mean 'train.lr'"),
-        ("zzz.qqq", 1, "Sections: backbone, data, eval, method, train, views"),
+        ("zzz.qqq", 1, "Sections: backbone, data, eval, method, store, train, views"),
         ("method.mode", "tow", "Did you mean 'two'"),
         ("method.flag", 1, "true or false"),
         ("method.flag", "yes", "true or false"),

@@ -25,12 +25,15 @@ class Trunk(nn.Module):
         """Stays in evaluation mode: a trunk pass has no batch statistics and no dropout."""
         return super().train(False)
 
-    @torch.no_grad()
-    def forward(self, images: Tensor, micro_batch: int | None = None) -> Tensor:
-        """Tokens of a batch of images, in passes of at most ``micro_batch`` images."""
-        if micro_batch is None or len(images) <= micro_batch:
-            return self.blocks(self.stem(images))
-        return torch.cat([self.blocks(self.stem(part)) for part in images.split(micro_batch)])
+    def raw(self, images: Tensor) -> Tensor:
+        """Tokens of a batch of images; whoever calls this decides about gradients."""
+        return self.blocks(self.stem(images))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Tokens of a batch of images, as an ordinary tensor that tails can train on."""
+        with torch.inference_mode():
+            tokens = self.raw(images)
+        return tokens.clone()
 
 
 class Stem(nn.Module):
@@ -116,6 +119,9 @@ class SplitViT:
         """Move trunk and template to a device."""
         self._vit.to(device)
         self.trunk.to(device)
+        if device.type == "cuda":  # the order in which views arrive there; on a CPU it makes no difference
+            embedding: Any = self._vit.patch_embed
+            embedding.to(memory_format=torch.channels_last)
         return self
 
     def num_parameters(self) -> int:

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gcdbench.cli.formats import format_options, print_sheets
-from gcdbench.cli.options import (
-    Seeds,
-    data_root_option,
-    datasets_option,
-    device_option,
-    runs_option,
-    set_option,
-    workers_option,
-)
+from gcdbench.cli.options import Seeds, datasets_option, set_option
 from gcdbench.cli.output import err
+from gcdbench.cli.place import place_options, take_place
 from gcdbench.errors import ProtocolError, UsageError
 
 if TYPE_CHECKING:
+    from gcdbench.engine.run import Place
     from gcdbench.results.compare import Comparison
     from gcdbench.results.select import Selection
 
@@ -36,10 +29,7 @@ if TYPE_CHECKING:
 @click.option("--run-missing", is_flag=True, help="First train what is missing, on the same seeds for all methods.")
 @click.option("--all-setups", is_flag=True, help="Show every set-up of a method, not only the prescribed one.")
 @click.option("--paper", is_flag=True, help="Show published numbers of all methods below ours.")
-@runs_option
-@data_root_option
-@device_option
-@workers_option
+@place_options
 @format_options("markdown", "latex", "json", "csv")
 def compare_command(methods: tuple[str, ...], run_missing: bool, paper: bool, fmt: str | None, **options: Any) -> None:
     """Compare METHODs on finished runs: one table per dataset and backbone.
@@ -47,12 +37,13 @@ def compare_command(methods: tuple[str, ...], run_missing: bool, paper: bool, fm
     The first method is the one the others are compared with. A method stands for its default recipe with the
     settings it prescribes; METHOD:RECIPE, --epochs and --set choose other runs. Exit code 3 if protocols differ.
     """
-    found = find_runs(methods, run_missing=run_missing, alone=paper, **options)
+    found = find_runs(methods, take_place(options), run_missing=run_missing, alone=paper, **options)
     show(found, options["datasets"], paper, options["backbone"], fmt)
 
 
 def find_runs(
     methods: tuple[str, ...],
+    place: Place,
     *,
     datasets: tuple[str, ...],
     backbone: str | None,
@@ -60,10 +51,6 @@ def find_runs(
     epochs: int | None,
     assignments: tuple[str, ...],
     all_setups: bool,
-    runs: Path,
-    data_root: Path | None,
-    device: str,
-    workers: int | None,
     run_missing: bool = False,
     alone: bool = False,
 ) -> list[Selection]:
@@ -71,8 +58,6 @@ def find_runs(
     from gcdbench import registry
     from gcdbench.cli.progress import Display
     from gcdbench.coercion import parse_assignment
-    from gcdbench.data.locate import data_root as choose_root
-    from gcdbench.engine.batch import Place
     from gcdbench.engine.contest import gather
     from gcdbench.results.select import Contestant, Wanted
 
@@ -84,7 +69,7 @@ def find_runs(
         return gather(
             list(dict.fromkeys(Contestant.parse(m) for m in methods)),
             Wanted(names, backbone, seeds, settings),
-            Place(runs, choose_root(data_root), device, workers),
+            place,
             display,
             run_missing=run_missing,
             all_setups=all_setups,

@@ -25,9 +25,6 @@ runs_option = click.option(
 device_option = click.option(
     "--device", type=click.Choice(["auto", "cpu", "cuda", "mps"]), default="auto", show_default=True
 )
-workers_option = click.option(
-    "--workers", type=click.IntRange(0), help="Processes that read images (default: as needed)."
-)
 set_option = click.option(
     "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any config value, repeatable."
 )

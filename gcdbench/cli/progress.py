@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console, Group
@@ -12,12 +13,13 @@ from rich.text import Text
 
 from gcdbench.cli.output import err
 from gcdbench.contracts import Progress as Where
-from gcdbench.engine.lane import Lane
 from gcdbench.engine.reporter import Reporter
+from gcdbench.engine.runner import Runner
 from gcdbench.engine.workspace import Workspace
+from gcdbench.errors import GcdbenchError
 
 REFRESH = 0.5
-"""Seconds between looks at the losses; each look waits for the device."""
+"""Seconds between refreshes in a terminal."""
 QUIET = 10.0
 """Seconds between lines where there is no terminal."""
 
@@ -40,6 +42,7 @@ class Display(Reporter):
         self.terms = Text("")
         self.live: Live | None = None
         self.task: Any = None
+        self.side: Any = None
         self.last = 0.0
         self.marks: tuple[float, int] = (0.0, 0)
 
@@ -54,20 +57,22 @@ class Display(Reporter):
             self.live.stop()
             self.live = None
 
-    def started(self, workspace: Workspace, resumed_at: int) -> None:
+    def started(self, spaces: Sequence[Workspace], resumed_at: int) -> None:
         """A new bar."""
-        config = workspace.config
-        name = f"{config.method} on {config.dataset}, seed {config.seed}"
+        config = spaces[0].config
+        names = ", ".join(dict.fromkeys(s.config.method for s in spaces))
+        lanes = f" in {len(spaces)} lanes" if len(spaces) > 1 else f", seed {config.seed}"
+        name = f"{names} on {config.dataset}{lanes}"
         if resumed_at:
             self.console.print(f"{name}: going on after epoch {resumed_at}", markup=False)
         elif self.live is None:
-            self.console.print(f"{name}: training {config.train.epochs} epochs", markup=False)
+            self.console.print(f"{name}: training {max(s.config.train.epochs for s in spaces)} epochs", markup=False)
         self._drop()
         self.task = self.bar.add_task(name, total=None, where="", rate="")
         self.marks = (time.monotonic(), -1)
         self.last = time.monotonic()
 
-    def step(self, t: Where, lane: Lane) -> None:
+    def step(self, t: Where, runners: Sequence[Runner]) -> None:
         """Refresh now and then."""
         now = time.monotonic()
         done = t.epoch * t.steps_per_epoch + t.step + 1
@@ -80,13 +85,34 @@ class Display(Reporter):
         rate = (done - first) / (now - since) if now > since else 0.0
         total = t.epochs * t.steps_per_epoch
         where = f"epoch {t.epoch + 1}/{t.epochs} step {t.step + 1}/{t.steps_per_epoch}"
-        terms = "  ".join(f"{name} {value:.3f}" for name, value in lane.means().items())
+        terms = _terms(runners)
         if self.live is None:
             left = (total - done) / rate if rate else 0.0
             self.console.print(f"  {where}  {terms}  {rate:.1f} steps/s  {left:.0f} s left", markup=False)
         elif self.task is not None:
             self.bar.update(self.task, completed=done, total=total, where=where, rate=f"{rate:.1f} steps/s")
             self.terms.plain = "  " + terms
+
+    def working(self, name: str, done: int, total: int) -> None:
+        """A bar of its own, or a line now and then."""
+        now = time.monotonic()
+        if now - self.last < (REFRESH if self.live else QUIET) and done < total:
+            return
+        self.last = now
+        if self.live is None:
+            self.console.print(f"  {name}: {done:,} of {total:,}", markup=False)
+            return
+        if self.side is None:
+            self.side = self.bar.add_task(name, total=total, where="", rate="")
+        self.bar.update(self.side, description=name, completed=done, total=total, where=f"{done:,}/{total:,}")
+        if done >= total:
+            self.bar.remove_task(self.side)
+            self.side = None
+
+    def dropped(self, space: Workspace, fault: GcdbenchError) -> None:
+        """A line that stays."""
+        config = space.config
+        self.console.print(f"{config.method} ({config.recipe}), seed {config.seed} stopped: {fault}", markup=False)
 
     def announce(self, text: str) -> None:
         """A line that stays above the bar."""
@@ -109,3 +135,10 @@ class Display(Reporter):
         if self.task is not None:
             self.bar.remove_task(self.task)
             self.task = None
+
+
+def _terms(runners: Sequence[Runner]) -> str:
+    """Every loss term of a single lane, the total of each of several."""
+    if len(runners) == 1:
+        return "  ".join(f"{name} {value:.3f}" for name, value in runners[0].latest.items())
+    return "  ".join(f"{r.space.config.method} {r.latest['total']:.3f}" for r in runners if "total" in r.latest)

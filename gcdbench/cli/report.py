@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gcdbench.cli.options import Seeds, data_root_option, datasets_option, device_option, runs_option, set_option
+from gcdbench.cli.place import take_place
 from gcdbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -94,14 +95,15 @@ def _compare_page(names: tuple[str, ...], source: Source, *, paper: bool, **opti
     from gcdbench.results.compare_sheet import published_rows
     from gcdbench.results.published import published_tables
 
-    found = find_runs(names, data_root=source.root, device=source.device, workers=None, **options)
+    options |= {"data_root": source.root, "device": source.device}
+    found = find_runs(names, take_place(options), **options)
     tables = published_tables() if paper else {}
     rows = [published_rows(tables, s.dataset, s.backbone) if paper else None for s in found]
     return compare_page([(compare(s.setups), r) for s, r in zip(found, rows, strict=True)], source)
 
 
 def _study_page(names: tuple[str, ...], source: Source, *, paper: bool, all_setups: bool, **options: Any) -> Page:
-    from gcdbench.cli.table import asked_and_place
+    from gcdbench.cli.table import asked_for
     from gcdbench.engine.reporter import Reporter
     from gcdbench.engine.studies import make_studies
     from gcdbench.report.build import study_page
@@ -109,7 +111,8 @@ def _study_page(names: tuple[str, ...], source: Source, *, paper: bool, all_setu
     from gcdbench.results.study import check_study
 
     experiment = load_experiment(names[0])
-    asked, place = asked_and_place(data_root=source.root, device=source.device, workers=None, **options)
+    options |= {"data_root": source.root, "device": source.device}
+    place, asked = take_place(options), asked_for(**options)
     studies, _ = make_studies(experiment, asked, place, Reporter(), train=False)
     if experiment.kind == "runs" and not any(line.records for study in studies for line in study.lines):
         raise UsageError(f"No run of '{experiment.name}' is finished yet: run `gcdbench table {names[0]}` first.")

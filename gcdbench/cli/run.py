@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
-from gcdbench.cli.options import Seeds, data_root_option, device_option, runs_option, set_option, workers_option
+from gcdbench.cli.options import Seeds, set_option
 from gcdbench.cli.output import json_option
+from gcdbench.cli.place import place_options, take_place
 
 
 @click.command("run")
-@click.option("--method", help="Method plugin, see `gcdbench list methods`.")
+@click.option("--method", help="Method plugin, see `gcdbench list methods`; several as A,B or A:RECIPE,A.")
 @click.option("--dataset", help="Dataset, see `gcdbench list datasets`.")
 @click.option("--recipe", help="Named variant of the method; default is the method's first.")
 @click.option("--backbone", help="`dino`, `dinov2`, `digits-vit` or any timm ViT.")
@@ -23,11 +24,17 @@ from gcdbench.cli.output import json_option
 @click.option("--novel-ratio", type=float, help="Share of novel classes (only upwards of the published one).")
 @set_option
 @click.option("--config", type=click.Path(path_type=Path), help="TOML file with [run], [train], [method], ...")
-@device_option
 @click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16"]), help="Precision of trunk and tail.")
-@runs_option
-@data_root_option
-@workers_option
+@click.option("--compile", is_flag=True, default=None, help="Compile the trunk; equal up to rounding.")
+@click.option(
+    "--store-tokens",
+    type=click.Choice(["fp32", "bf16", "fp16"]),
+    help="Keep trunk tokens of evaluation views on disk; fp32 is exact, the others round.",
+)
+@click.option(
+    "--train-views", type=click.IntRange(1), help="Train on so many stored views of each image. Fast, not exact."
+)
+@place_options
 @click.option(
     "--track",
     multiple=True,
@@ -39,17 +46,13 @@ from gcdbench.cli.output import json_option
 @json_option
 def run_command(
     assignments: tuple[str, ...],
-    device: str,
-    runs: Path,
-    data_root: Path | None,
-    workers: int | None,
     track: tuple[str, ...],
     dry_run: bool,
     force: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Train a method on a dataset and score it, once per seed.
+    """Train a method on a dataset and score it, once per seed. Several methods share the work of the trunk.
 
     A finished run is shown, an unfinished one continued. Values are resolved from the defaults, the recipe's
     preset, --config, --set and the options, in this order.
@@ -57,23 +60,25 @@ def run_command(
     from gcdbench.cli.progress import Display
     from gcdbench.cli.run_output import print_plans, print_results
     from gcdbench.coercion import parse_assignment
-    from gcdbench.data.locate import data_root as choose_root
     from gcdbench.engine.preflight import describe_plan
     from gcdbench.engine.request import RunRequest, plan
-    from gcdbench.engine.run import execute, workspaces
+    from gcdbench.engine.run import all_records, execute_all, workspaces
     from gcdbench.engine.trackers import check_names
+    from gcdbench.engine.workspace import Cache
 
     check_names(track)
+    place = take_place(options)
     request = RunRequest(settings=dict(parse_assignment(a) for a in assignments), **options)
-    planned = plan(request)
-    display = Display()
+    planned = [plan(one) for one in request.each()]
+    display, cache = Display(), Cache()
     with display:
-        spaces = workspaces(planned, device, choose_root(data_root), workers, display)
+        spaces = [space for one in planned for space in workspaces(one, place, display, cache)]
         if dry_run:
-            plans = [describe_plan(space, runs) for space in spaces]
+            plans = [describe_plan(space, place.runs) for space in spaces]
         else:
-            records = [execute(space, runs, force, display, track) for space in spaces]
+            results = execute_all(spaces, place, display, force, track)
     if dry_run:
         print_plans(plans, as_json)
-    else:
-        print_results(records, as_json)
+        return
+    print_results([r.record for r in results if r.record is not None], as_json)
+    all_records(results)  # whatever failed is told after the results of what did not

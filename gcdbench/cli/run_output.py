@@ -15,11 +15,19 @@ from gcdbench.results.summary import HEADLINE, spoken
 
 
 def print_results(records: Sequence[Record], as_json: bool) -> None:
-    """One row per seed and their mean."""
+    """A table per method: one row per seed and their mean."""
     if as_json:
-        keys = ("seed", "run_id", "dir", "metrics")
+        keys = ("method", "recipe", "seed", "run_id", "dir", "metrics")
         print_json({"runs": [{key: getattr(r, key) for key in keys} for r in records]})
         return
+    by_method: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        by_method.setdefault((record.method, record.recipe), []).append(record)
+    for found in by_method.values():
+        _print_method(found)
+
+
+def _print_method(records: Sequence[Record]) -> None:
     first = records[0]
     title = f"{first.method} ({first.recipe}) on {first.dataset}, {first.backbone['name']}"
     if "all" not in first.metrics:

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gcdbench.cli.formats import format_options, print_sheets
-from gcdbench.cli.options import (
-    Seeds,
-    data_root_option,
-    datasets_option,
-    device_option,
-    runs_option,
-    set_option,
-    workers_option,
-)
+from gcdbench.cli.options import Seeds, datasets_option, set_option
 from gcdbench.cli.output import out, print_json, print_table
+from gcdbench.cli.place import place_options, take_place
 from gcdbench.errors import GcdbenchError, ProtocolError, UsageError
 
 if TYPE_CHECKING:
-    from gcdbench.engine.batch import Place, PlannedRun
+    from gcdbench.engine.batch import PlannedRun
+    from gcdbench.engine.run import Place
     from gcdbench.engine.studies import Asked
     from gcdbench.results.experiment import Experiment
     from gcdbench.results.study import Study
@@ -35,10 +28,7 @@ if TYPE_CHECKING:
 @click.option("--seed", "seeds", type=Seeds(), help="Seeds: 0 or 0,1,2 or 0-4 (default: the experiment's).")
 @click.option("--epochs", type=int, help="Number of epochs of every run.")
 @set_option
-@runs_option
-@data_root_option
-@device_option
-@workers_option
+@place_options
 @click.option("--dry-run", is_flag=True, help="Say what would be run and how long it would take, then stop.")
 @format_options("markdown", "latex", "json", "csv")
 def table_command(name: str, dry_run: bool, fmt: str | None, **options: Any) -> None:
@@ -52,7 +42,7 @@ def table_command(name: str, dry_run: bool, fmt: str | None, **options: Any) -> 
     from gcdbench.results.experiment import load_experiment
 
     experiment = load_experiment(name)
-    asked, place = asked_and_place(**options)
+    place, asked = take_place(options), asked_for(**options)
     if dry_run:
         _dry_run(experiment, asked, place, fmt)
         return
@@ -63,26 +53,20 @@ def table_command(name: str, dry_run: bool, fmt: str | None, **options: Any) -> 
         raise type(faults[0])(f"{len(faults)} rows failed; the notes below the table say why.")
 
 
-def asked_and_place(
+def asked_for(
     *,
     datasets: tuple[str, ...],
     backbone: str | None,
     seeds: tuple[int, ...] | None,
     epochs: int | None,
     assignments: tuple[str, ...],
-    runs: Path,
-    data_root: Path | None,
-    device: str,
-    workers: int | None,
-) -> tuple[Asked, Place]:
+) -> Asked:
     """What the options mean."""
     from gcdbench.coercion import parse_assignment
-    from gcdbench.data.locate import data_root as choose_root
-    from gcdbench.engine.batch import Place
     from gcdbench.engine.studies import Asked
 
     settings = dict(parse_assignment(a) for a in assignments)
-    return Asked(datasets, seeds, backbone, epochs, settings), Place(runs, choose_root(data_root), device, workers)
+    return Asked(datasets, seeds, backbone, epochs, settings)
 
 
 def show_studies(studies: Sequence[Study], fmt: str | None) -> None:
@@ -152,7 +136,9 @@ def _print_plan(
         return
     waiting = [p for p in planned if p.status != "finished"]
     total = _spoken(sum(p.seconds for p in waiting))
-    console.print(f"{len(waiting)} of {len(planned)} runs to train, one after another, about {total}.", markup=False)
+    most = max((p.lanes for p in waiting), default=1)
+    how = f"in up to {most} lanes" if most > 1 else "one after another"
+    console.print(f"{len(waiting)} of {len(planned)} runs to train, {how}, about {total}.", markup=False)
 
 
 def _spoken(seconds: float) -> str:

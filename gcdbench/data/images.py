@@ -1,21 +1,45 @@
-"""Images of a part of a dataset, resized once per reading and kept in memory where they fit."""
+"""Resized images of some rows, as training and evaluation read them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Protocol
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
 from gcdbench.contracts import Dataset
 from gcdbench.errors import DataError
 
-CACHE_BYTES = 1 << 30
-"""Resized images are kept if all of them fit into this."""
-
-
+KEEP_BYTES = 64 << 20
+"""Images of a set that is smaller than this are kept in memory instead of in a store."""
 MAX_RATIO = 100
 """Longer side over shorter side of an image; beyond it, resizing the shorter side up would fill the memory."""
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Images one after another in one buffer, line by line, the three colours of a pixel side by side."""
+
+    flat: Tensor
+    """(pixels x 3,) uint8."""
+    start: NDArray[np.int64]
+    """(rows,) number of each image's first pixel."""
+    height: NDArray[np.int64]
+    width: NDArray[np.int64]
+
+
+class Images(Protocol):
+    """One part of a dataset at its resize size."""
+
+    def __len__(self) -> int: ...
+
+    def gather(self, rows: NDArray[np.int64]) -> Pixels:
+        """The images of some rows; may be called from several threads at once."""
+        ...
 
 
 def resize_shorter(image: Image.Image, side: int) -> Image.Image:
@@ -30,31 +54,43 @@ def resize_shorter(image: Image.Image, side: int) -> Image.Image:
     return image.resize(size, Image.Resampling.BICUBIC)
 
 
-class ResizedImages:
-    """Row number to a (3, height, width) uint8 tensor whose shorter side is ``resize``."""
+def resized(dataset: Dataset, part: str, row: int, side: int) -> NDArray[np.uint8]:
+    """(height, width, 3): a row's image, decoded and resized."""
+    image = dataset.image(part, row)
+    if max(image.size) > MAX_RATIO * min(image.size):
+        name = dataset.index(part).items[row]
+        raise DataError(f"The image {name} is {image.size[0]} x {image.size[1]} pixels: too long and thin to use.")
+    return np.asarray(resize_shorter(image, side))
 
-    def __init__(self, dataset: Dataset, part: str, resize: int, cache_bytes: int = CACHE_BYTES) -> None:
+
+class DirectImages:
+    """Decodes and resizes whenever asked; a small set is kept in memory from then on."""
+
+    def __init__(self, dataset: Dataset, part: str, resize: int, keep_bytes: int = KEEP_BYTES) -> None:
         self.dataset = dataset
         self.part = part
         self.resize = resize
         self.length = len(dataset.index(part))
         # Aspect ratios are unknown before decoding; square images are the usual lower bound.
-        self.fits = 3 * resize * resize * self.length <= cache_bytes
-        self._cache: dict[int, Tensor] = {}
+        self.small = 3 * resize * resize * self.length <= keep_bytes
+        self._kept: dict[int, NDArray[np.uint8]] = {}
 
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, row: int) -> Tensor:
-        kept = self._cache.get(row)
-        if kept is not None:
-            return kept
-        image = self.dataset.image(self.part, row)
-        if max(image.size) > MAX_RATIO * min(image.size):
-            name = self.dataset.index(self.part).items[row]
-            raise DataError(f"The image {name} is {image.size[0]} x {image.size[1]} pixels: too long and thin to use.")
-        image = resize_shorter(image, self.resize)
-        tensor = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1).contiguous()
-        if self.fits:
-            self._cache[row] = tensor
-        return tensor
+    def _array(self, row: int) -> NDArray[np.uint8]:
+        kept = self._kept.get(row)
+        if kept is None:
+            kept = resized(self.dataset, self.part, row, self.resize)
+            if self.small:
+                self._kept[row] = kept
+        return kept
+
+    def gather(self, rows: NDArray[np.int64]) -> Pixels:
+        """Decoded one by one; a row that is asked for twice is decoded once."""
+        unique, position = np.unique(rows, return_inverse=True)
+        arrays = [self._array(int(row)) for row in unique]
+        height, width = (np.array([a.shape[axis] for a in arrays], dtype=np.int64) for axis in (0, 1))
+        start = np.cumsum(height * width) - height * width
+        flat = torch.from_numpy(np.concatenate([a.reshape(-1) for a in arrays]))
+        return Pixels(flat, start[position], height[position], width[position])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from gcdbench.engine.preflight import seconds_per_step
+from gcdbench.engine.groups import stream_key
+from gcdbench.engine.preflight import StepTime, step_time
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.request import RunRequest, plan
-from gcdbench.engine.run import directory, execute, status, workspaces
+from gcdbench.engine.run import Place, directory, execute_all, status, workspaces
 from gcdbench.engine.workspace import Cache, Workspace
 from gcdbench.errors import GcdbenchError
 from gcdbench.results.record import Record
@@ -33,31 +33,26 @@ class Outcome:
     fault: GcdbenchError | None = None
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where and with what runs are made."""
-
-    runs: Path
-    root: Path
-    device: str = "auto"
-    workers: int | None = None
-
-
 def run_jobs(jobs: Sequence[Job], place: Place, reporter: Reporter, train: bool = True) -> list[Outcome]:
-    """Run all jobs; one that fails keeps its fault and the others go on. ``train`` False takes finished runs only."""
+    """Run all jobs, in lanes where they share batches; one that fails keeps its fault and the others go on.
+
+    ``train`` False takes finished runs only.
+    """
     cache = Cache()
-    outcomes = []
-    for number, job in enumerate(jobs, 1):
-        if train:
-            reporter.announce(f"[{number}/{len(jobs)}] {job.label} on {job.request.dataset}")
-        outcome = Outcome(job)
+    outcomes = [Outcome(job) for job in jobs]
+    owned: list[tuple[Outcome, Workspace]] = []
+    for outcome in outcomes:
         try:
-            for space in workspaces(plan(job.request), place.device, place.root, place.workers, reporter, cache):
-                if train or directory(space, place.runs).finished:
-                    outcome.records.append(execute(space, place.runs, False, reporter))
+            spaces = list(workspaces(plan(outcome.job.request), place, reporter, cache))
         except GcdbenchError as fault:
             outcome.fault = fault
-        outcomes.append(outcome)
+            continue
+        owned += [(outcome, s) for s in spaces if train or directory(s, place.runs).finished]
+    results = execute_all([space for _, space in owned], place, reporter)
+    for (outcome, _), result in zip(owned, results, strict=True):
+        if result.record is not None:
+            outcome.records.append(result.record)
+        outcome.fault = outcome.fault or result.fault
     return outcomes
 
 
@@ -73,6 +68,9 @@ class PlannedRun:
     run_id: str
     status: str
     seconds: float
+    """Its share of the trunk passes and its own steps."""
+    lanes: int
+    """Runs that would share its trunk passes, itself included."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -84,30 +82,40 @@ def plan_jobs(
 ) -> tuple[list[PlannedRun], dict[str, GcdbenchError]]:
     """Every run of the jobs with a time estimate, each run id once; and why jobs cannot run, by what they are."""
     cache = Cache()
-    speeds: dict[tuple[Any, ...], float] = {}
-    planned: dict[str, PlannedRun] = {}
+    found: dict[str, tuple[str, Workspace]] = {}
     faults: dict[str, GcdbenchError] = {}
     for job in jobs:
         try:
-            for space in workspaces(plan(job.request), place.device, place.root, place.workers, reporter, cache):
-                if space.run_id not in planned:
-                    planned[space.run_id] = _planned(job.label, space, place.runs, speeds)
+            for space in workspaces(plan(job.request), place, reporter, cache):
+                found.setdefault(space.run_id, (job.label, space))
         except GcdbenchError as fault:
             faults[f"{job.label} on {job.request.dataset}"] = fault
-    return list(planned.values()), faults
+    waiting = [space for _, space in found.values() if not directory(space, place.runs).finished]
+    sharing = [stream_key(space) for space in waiting]
+    times: dict[tuple[Any, ...], StepTime] = {}
+    planned = []
+    for label, space in found.values():
+        lanes = min(max(1, sharing.count(stream_key(space))), place.lanes)
+        try:
+            planned.append(_planned(label, space, place, lanes, times))
+        except GcdbenchError as fault:
+            faults[f"{label} on {space.config.dataset}"] = fault
+    return planned, faults
 
 
-def _planned(label: str, space: Workspace, runs: Path, speeds: dict[tuple[Any, ...], float]) -> PlannedRun:
-    config, folder = space.config, directory(space, runs)
+def _planned(
+    label: str, space: Workspace, place: Place, lanes: int, times: dict[tuple[Any, ...], StepTime]
+) -> PlannedRun:
+    config, folder = space.config, directory(space, place.runs)
     now = status(folder)
     seconds = 0.0
     if now != "finished":
         # Steps of one method on one backbone cost about the same whatever its weights are: measured once.
         key = (config.method, config.recipe, config.dataset, config.backbone, config.train.batch_size, config.views)
-        if key not in speeds:
-            speeds[key] = seconds_per_step(space)
+        if key not in times:
+            times[key] = step_time(space)
         epochs = sum(stage.epochs for stage in space.method().stages()) - len(folder.epochs())
-        seconds = speeds[key] * space.sampler.steps * max(0, epochs)
+        seconds = (times[key].trunk / lanes + times[key].own) * space.sampler.steps * max(0, epochs)
     return PlannedRun(
-        label, config.method, config.recipe, config.dataset, config.seed, space.run_id, now, round(seconds, 1)
+        label, config.method, config.recipe, config.dataset, config.seed, space.run_id, now, round(seconds, 1), lanes
     )

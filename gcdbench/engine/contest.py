@@ -7,9 +7,10 @@ from pathlib import Path
 
 from gcdbench import registry
 from gcdbench.config import flat_config
-from gcdbench.engine.batch import Job, Place, run_jobs
+from gcdbench.engine.batch import Job, run_jobs
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.request import RunRequest, plan
+from gcdbench.engine.run import Place
 from gcdbench.errors import GcdbenchError, UsageError, unknown
 from gcdbench.results.find import read_runs
 from gcdbench.results.record import Record

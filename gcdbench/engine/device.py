@@ -34,6 +34,11 @@ class Compute:
         """Whether host memory should be pinned for asynchronous copies."""
         return self.device.type == "cuda"
 
+    def wait(self) -> None:
+        """Until the device has done what was queued; for measuring time."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
     def describe(self) -> str:
         """Name for the record."""
         if self.device.type == "cuda":

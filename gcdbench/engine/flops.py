@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from gcdbench.contracts import Method, Progress
-from gcdbench.engine.loop import batches, epoch_plans
+from gcdbench.engine.feed import batches, epoch_plans
 from gcdbench.engine.seeding import fenced_rng, generator
 from gcdbench.engine.workspace import Workspace
 
@@ -28,7 +30,7 @@ def flops_per_step(space: Workspace, method: Method) -> dict[str, int]:
     # Plain attention: the counter does not know the fused CPU kernel, which does the same work.
     with fenced_rng(seed, "flops"), sdpa_kernel(SDPBackend.MATH):
         with trunk:
-            batch = next(batches(space, epoch_plans(space, stages[0], 0)[:1]))
+            batch = next(batches(space, islice(epoch_plans(space, stages[0], 0), 1)))[1]
         with own, torch.enable_grad():  # one block: entering the counter again would start from zero
             with space.compute.autocast():
                 losses = method(batch, t)

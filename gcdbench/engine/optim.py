@@ -28,9 +28,10 @@ class CosinePerEpoch:
 def sgd(groups: Iterable[dict[str, Any]], config: TrainConfig) -> Optim:
     """SGD with momentum over parameter groups, with the cosine schedule."""
     listed = list(groups)
-    # The fused form is one kernel on CUDA and, under loss scaling, does not make the host wait for the overflow check.
-    on_cuda = [p.is_cuda for group in listed for p in group["params"]]
-    fused = True if on_cuda and all(on_cuda) else None
+    # The fused form is one pass over the parameters and, under loss scaling on CUDA, does not make the host wait for
+    # the overflow check. On a CPU it would step in spite of an overflow; on the meta device it does not exist.
+    kinds = {p.device.type for group in listed for p in group["params"]}
+    fused = kinds == {"cuda"} or (kinds == {"cpu"} and config.precision != "fp16") or None
     optimizer = torch.optim.SGD(listed, lr=config.lr, momentum=config.momentum, weight_decay=0.0, fused=fused)
     return Optim(optimizer, CosinePerEpoch(config.lr * config.lr_floor))
 

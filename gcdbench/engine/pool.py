@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
@@ -27,7 +27,9 @@ class ImagePool:
         batch_size: int,
         queries: ImagePool | None = None,
         random: torch.Generator | None = None,
+        sparse: bool = False,
     ) -> None:
+        """``sparse``: only a few rows of a large part are wanted."""
         self.index = index
         self.target = np.where(labelled, target, -1)
         self.labelled = labelled
@@ -36,6 +38,7 @@ class ImagePool:
         self._batch_size = batch_size
         self._queries = queries
         self._random = random
+        self._sparse = sparse
 
     def __len__(self) -> int:
         return len(self.index)
@@ -50,10 +53,18 @@ class ImagePool:
         """``embed`` of every row's tokens, in row order, on the training device."""
         if views not in ("test", "train"):
             raise UsageError(f"Pool.features takes views='test' or 'train', not '{views}'.")
-        random = self._random if views == "train" else None
-        rows = torch.from_numpy(self.index)
+        if views == "train":
+            assert self._random is not None, "this pool has no random views"
+            return self._embedded(embed, self._source.random(self._part, self.index, self._batch_size, self._random))
+        rows, position = np.unique(self.index, return_inverse=True)
+        tokens = self._source.centre(self._part, rows, self._batch_size, self._sparse)
+        found = self._embedded(embed, tokens)
+        in_order = len(rows) == len(self.index) and bool((position[1:] > position[:-1]).all())
+        return found if in_order else found[torch.from_numpy(position).to(found.device)]
+
+    def _embedded(self, embed: Callable[[Tensor], Tensor], stream: Iterable[Tensor]) -> Tensor:
         parts: list[Tensor] = []
-        for tokens in self._source.rows(self._part, rows, self._batch_size, random):
+        for tokens in stream:
             with self._source.compute.autocast():
                 parts.append(embed(tokens))
         return torch.cat(parts)

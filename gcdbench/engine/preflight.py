@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gcdbench.contracts import Progress
+from gcdbench.engine.feed import batches, first_plans
 from gcdbench.engine.lane import Lane
-from gcdbench.engine.loop import batches, epoch_plans
 from gcdbench.engine.run import directory, status
 from gcdbench.engine.seeding import fenced_rng, generator
 from gcdbench.engine.workspace import Workspace
@@ -16,28 +17,44 @@ from gcdbench.engine.workspace import Workspace
 STEPS = 2
 
 
-def seconds_per_step(space: Workspace) -> float:
-    """Time of the faster of two steps with a throw-away method; what fails in a step fails here."""
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of one step."""
+
+    trunk: float
+    """Views and trunk pass, which lanes share."""
+    own: float
+    """The method's own part."""
+
+    @property
+    def total(self) -> float:
+        """Of a run alone."""
+        return self.trunk + self.own
+
+
+def step_time(space: Workspace) -> StepTime:
+    """Time of the faster of two steps with a throw-away method and fresh views; what fails in a step fails here."""
     method = space.method()
     stages = method.stages()
     if not stages:
-        return 0.0
+        return StepTime(0.0, 0.0)
     lane = Lane(space.config.method, method, space.compute)
     lane.start_stage(stages[0])
-    best = float("inf")
+    trunk = own = float("inf")
     random = generator(space.config.seed, "preflight", device=space.compute.device)
     with fenced_rng(space.config.seed, "preflight"):
-        plans = epoch_plans(space, stages[0], 0)[:STEPS]
         started = time.monotonic()
-        for step, batch in enumerate(batches(space, plans)):
+        for step, (_, batch) in enumerate(batches(space, first_plans(space, stages[0], STEPS))):
+            space.compute.wait()
+            arrived = time.monotonic()
             t = Progress(stages[0].name, 0, stages[0].epochs, step, space.sampler.steps, random)
             if step == 0:
                 lane.start_epoch(t)
             lane.step(batch, t)
             lane.means()
-            now = time.monotonic()
-            best, started = min(best, now - started), now
-    return best
+            done = time.monotonic()
+            trunk, own, started = min(trunk, arrived - started), min(own, done - arrived), done
+    return StepTime(trunk, own)
 
 
 def describe_plan(space: Workspace, runs: Path) -> dict[str, Any]:
@@ -48,7 +65,7 @@ def describe_plan(space: Workspace, runs: Path) -> dict[str, Any]:
     method = space.method()
     steps = space.sampler.steps
     epochs = sum(stage.epochs for stage in method.stages())
-    per_step = seconds_per_step(space)
+    per_step = step_time(space).total
     trunk = sum(p.numel() for p in space.backbone.trunk.parameters())
     return {
         "method": config.method,

@@ -11,8 +11,8 @@ import numpy as np
 import gcdbench
 from gcdbench.contracts import Method, Prediction
 from gcdbench.engine.flops import flops_per_step
-from gcdbench.engine.loop import Selected
 from gcdbench.engine.scoring import Scores
+from gcdbench.engine.selected import Selected
 from gcdbench.engine.workspace import Workspace
 from gcdbench.results.provenance import git_state, package_folder, versions
 from gcdbench.results.record import SCHEMA, Record
@@ -52,6 +52,7 @@ def make_record(
     method: Method,
     scores: Scores,
     selected: Selected | None,
+    lanes: int,
 ) -> Record:
     """Collect what the record holds; the method is used up by counting its operations."""
     config, split = space.config, space.data.split
@@ -97,6 +98,7 @@ def make_record(
         flops_per_step=count_flops(space, method),
         device=space.compute.describe(),
         world_size=1,
+        lanes=lanes,
         versions=versions(),
         plugin={"package": plugin.package, "version": plugin.version},
         git={

@@ -15,6 +15,7 @@ from gcdbench.config import BackboneConfig, Layer, Resolved, deviations, flatten
 from gcdbench.contracts import Dataset, Method
 from gcdbench.errors import PluginError, UsageError, unknown
 from gcdbench.presets import preset_layers, recipe_name
+from gcdbench.results.select import Contestant
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,27 @@ class RunRequest:
     label_ratio: float | None = None
     novel_ratio: float | None = None
     precision: str | None = None
+    compile: bool | None = None
+    train_views: int | None = None
+    store_tokens: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     """`section.key` to value, as with --set."""
     config: Path | None = None
     study: Layer | None = None
     """What a row of an experiment file prescribes; below --set."""
+
+    def each(self) -> list[RunRequest]:
+        """One request per method: `rlcd,simgcd` or `rlcd:released,rlcd` names several."""
+        named = _with_file(self)[0].method
+        if named is None:
+            return [self]
+        found = []
+        for name in named.split(","):
+            if not name.strip():
+                raise UsageError(f"--method {named} names a method without a name; write for example rlcd,simgcd.")
+            one = Contestant.parse(name.strip())
+            found.append(dataclasses.replace(self, method=one.method, recipe=one.recipe or self.recipe))
+        return list({(one.method, one.recipe): one for one in found}.values())
 
 
 @dataclass(frozen=True)
@@ -56,6 +73,9 @@ _FLAGS = {
     "label_ratio": "data.label_ratio",
     "novel_ratio": "data.novel_ratio",
     "precision": "train.precision",
+    "compile": "train.compile",
+    "train_views": "store.train_views",
+    "store_tokens": "store.eval_tokens",
 }
 _RUN_KEYS = ("method", "dataset", "recipe", "seeds")
 

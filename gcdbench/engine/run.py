@@ -1,31 +1,45 @@
-"""One run from request to record; the same for the command line and for Python."""
+"""Runs from request to record; the same for the command line and for Python."""
 
 from __future__ import annotations
 
-import time
-import traceback
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gcdbench.data.locate import data_root as choose_root
 from gcdbench.engine.device import Compute, choose_device
-from gcdbench.engine.loop import train
-from gcdbench.engine.recording import make_record, write_names
+from gcdbench.engine.groups import MAX_LANES, trunk_groups
+from gcdbench.engine.loop import train_together
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.request import Plan, RunRequest, plan
-from gcdbench.engine.scoring import predict, score
+from gcdbench.engine.runner import Runner
+from gcdbench.engine.stores import Shelf, make_stores
 from gcdbench.engine.trackers import Trackers
 from gcdbench.engine.workspace import Cache, Workspace, prepare
-from gcdbench.files import write_json
+from gcdbench.errors import GcdbenchError
 from gcdbench.results.record import Record, read_record
 from gcdbench.results.rundir import RunDirectory
 
 DEFAULT_RUNS = Path("runs")
 
 
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where and with what runs are made; none of it changes a result."""
+
+    runs: Path = DEFAULT_RUNS
+    root: Path = Path("data")
+    device: str = "auto"
+    workers: int | None = None
+    """Threads that read images."""
+    shelf: Shelf = dataclasses.field(default_factory=Shelf.at)
+    lanes: int = MAX_LANES
+    """Runs that are trained together at most."""
+
+
 def run(
-    method: str | None = None,
+    method: str | Sequence[str] | None = None,
     dataset: str | None = None,
     *,
     recipe: str | None = None,
@@ -42,17 +56,21 @@ def run(
     runs: Path | str = DEFAULT_RUNS,
     data_root: Path | str | None = None,
     workers: int | None = None,
+    cache: Path | str | None = None,
+    image_store: bool = True,
+    lanes: int = MAX_LANES,
     force: bool = False,
     track: Sequence[str] = (),
     reporter: Reporter | None = None,
 ) -> list[Record]:
     """Train and score a method on a dataset, once per seed, and return the records.
 
-    Finished runs are returned as they are, unfinished ones continued; ``force`` repeats them. ``settings`` maps
-    `section.key` to values, as `--set` does on the command line; ``track`` names trackers (`tensorboard`).
+    Several methods (`"rlcd,simgcd"` or a list; `rlcd:released` names a recipe) share trunk passes. Finished runs are
+    returned as they are, unfinished ones continued; ``force`` repeats them. ``settings`` maps `section.key` to values,
+    as `--set` does on the command line; ``track`` names trackers (`tensorboard`); ``cache`` is where stores live.
     """
     request = RunRequest(
-        method=method,
+        method=method if method is None or isinstance(method, str) else ",".join(method),
         dataset=dataset,
         recipe=recipe,
         seeds=(seeds,) if isinstance(seeds, int) else None if seeds is None else tuple(seeds),
@@ -66,22 +84,23 @@ def run(
         config=None if config is None else Path(config),
     )
     root = choose_root(None if data_root is None else Path(data_root))
+    shelf = Shelf.at(None if cache is None else Path(cache), image_store)
+    place = Place(Path(runs), root, device, workers, shelf, lanes)
     reporter = reporter or Reporter()
-    spaces = workspaces(plan(request), device, root, workers, reporter)
-    return [execute(space, Path(runs), force, reporter, track) for space in spaces]
+    shared = Cache()
+    spaces = [s for one in request.each() for s in workspaces(plan(one), place, reporter, shared)]
+    return all_records(execute_all(spaces, place, reporter, force, track))
 
 
-def workspaces(
-    planned: Plan, device: str, root: Path, workers: int | None, reporter: Reporter, cache: Cache | None = None
-) -> Iterator[Workspace]:
+def workspaces(planned: Plan, place: Place, reporter: Reporter, cache: Cache | None = None) -> Iterator[Workspace]:
     """One workspace per seed, sharing data and backbone."""
     cache = cache or Cache()
-    chosen = choose_device(device)
+    chosen = choose_device(place.device)
     for number, resolved in enumerate(planned.runs):
         reporter.phase("preparing data and backbone")
         compute = Compute(chosen, resolved.config.train.precision)
         warn = reporter.warn if number == 0 else None
-        yield prepare(planned, resolved, compute, root, workers, cache, warn)
+        yield prepare(planned, resolved, compute, place.root, place.workers, cache, warn, place.shelf)
 
 
 def directory(space: Workspace, runs: Path) -> RunDirectory:
@@ -90,49 +109,100 @@ def directory(space: Workspace, runs: Path) -> RunDirectory:
 
 
 def status(folder: RunDirectory) -> str:
-    """What `execute` would do."""
+    """What `execute_all` would do."""
     if folder.finished:
         return "finished"
     return "unfinished" if folder.epochs() else "new"
 
 
-def execute(space: Workspace, runs: Path, force: bool, reporter: Reporter, track: Sequence[str] = ()) -> Record:
-    """Show a finished run, continue an unfinished one, or train from the start."""
-    folder = directory(space, runs)
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What came of one run: its record, or why there is none."""
+
+    space: Workspace
+    record: Record | None = None
+    fault: GcdbenchError | None = None
+
+
+def execute_all(
+    spaces: Sequence[Workspace], place: Place, reporter: Reporter, force: bool = False, track: Sequence[str] = ()
+) -> list[Result]:
+    """Show finished runs, continue unfinished ones, train the rest; runs that see the same batches train in lanes.
+
+    One that fails keeps its fault and the others go on. The results are in the order of the workspaces.
+    """
+    unique = {space.run_id: space for space in spaces}
+    results: dict[str, Result] = {}
+    for run_id, space in unique.items():
+        folder = directory(space, place.runs)
+        if force:
+            folder.clear()
+        if folder.finished:
+            try:
+                results[run_id] = Result(space, read_record(folder.record_file))
+            except GcdbenchError as fault:
+                results[run_id] = Result(space, fault=fault)
+    groups = trunk_groups((s for run_id, s in unique.items() if run_id not in results), place.lanes)
+    for number, group in enumerate(groups, 1):
+        if len(groups) > 1 or len(group) > 1:
+            reporter.announce(_announcement(number, len(groups), group))
+        for result in _train_group(group, place, reporter, track):
+            results[result.space.run_id] = result
+    return [dataclasses.replace(results[space.run_id], space=space) for space in spaces]
+
+
+def _announcement(number: int, count: int, group: Sequence[Workspace]) -> str:
+    names = ", ".join(dict.fromkeys(f"{s.config.method} ({s.config.recipe})" for s in group))
+    seeds = ", ".join(map(str, sorted({s.config.seed for s in group})))
+    lanes = f", {len(group)} lanes" if len(group) > 1 else ""
+    return f"[{number}/{count}] {names} on {group[0].config.dataset}, seed {seeds}{lanes}"
+
+
+def _train_group(group: Sequence[Workspace], place: Place, reporter: Reporter, track: Sequence[str]) -> list[Result]:
+    """Train runs that share a source; a fault of what they share is the fault of each."""
+    source = group[0].source
+    runners: list[Runner] = []
+    try:
+        for space in group:
+            runners.append(_runner(space, directory(space, place.runs), track, reporter))
+        try:
+            make_stores(group[0], reporter)
+        except GcdbenchError as fault:
+            for runner in runners:
+                runner.stop(fault)
+        train_together([r for r in runners if not r.over], reporter)
+    except BaseException as fault:
+        for runner in runners:
+            if not runner.over:
+                runner.stop(fault)
+        raise
+    finally:
+        source.release()
+        reporter.finished()
+    return [Result(runner.space, runner.record, runner.fault) for runner in runners]
+
+
+def _runner(space: Workspace, folder: RunDirectory, track: Sequence[str], reporter: Reporter) -> Runner:
     trackers = Trackers(track, reporter.warn)
-    if force:
-        folder.clear()
-    if folder.finished:
-        return read_record(folder.record_file)
     folder.open({**space.config.as_dict(), "sources": dict(space.resolved.sources), "run_id": space.run_id})
     folder.log(f"start, device {space.compute.describe()}")
     space.compute.start_measuring()
-    try:
-        return _execute(space, folder, reporter, trackers)
-    except BaseException as fault:
-        folder.log(f"stopped: {type(fault).__name__}: {fault}\n{traceback.format_exc()}")
-        raise
-    finally:
-        trackers.close()
-        reporter.finished()
+    return Runner(space, folder, trackers)
 
 
-def _execute(space: Workspace, folder: RunDirectory, reporter: Reporter, trackers: Trackers) -> Record:
-    method, selected = train(space, folder, reporter, trackers)
-    reporter.phase("predicting")
-    started = time.monotonic()
-    rows = space.config.eval.rows
-    prediction = selected.prediction if selected else predict(space, method, rows)
-    truth = space.truth(rows)
-    folder.write_predictions(space.scored_rows(rows), prediction, None if truth is None else truth.target)
-    write_names(space, folder, prediction)
-    space.timings["predict"] = time.monotonic() - started
-    reporter.phase("evaluating")
-    started = time.monotonic()
-    scores = score(space, prediction, rows)
-    space.timings["evaluate"] = time.monotonic() - started
-    record = make_record(space, folder, method, scores, selected)
-    write_json(folder.record_file, record.as_dict())
-    folder.log("finished")
-    trackers.finish(record.as_dict())
-    return record
+def all_records(results: Sequence[Result]) -> list[Record]:
+    """The records, or one error that names every run that failed."""
+    failed = {r.space.run_id: r for r in results if r.fault is not None}
+    if not failed:
+        return [r.record for r in results if r.record is not None]
+    first = next(iter(failed.values()))
+    assert first.fault is not None
+    if len({r.space.run_id for r in results}) == 1:
+        raise first.fault
+    listing = "\n".join(
+        f"  {r.space.config.method} ({r.space.config.recipe}), seed {r.space.config.seed}: {r.fault}"
+        for r in failed.values()
+    )
+    raise type(first.fault)(
+        f"{len(failed)} of {len(results)} runs failed; finished ones are kept.\n{listing}"
+    ) from first.fault

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,20 +24,47 @@ def generator(seed: int, *names: str | int, device: torch.device | str = "cpu") 
     return torch.Generator(device=device).manual_seed(derive(seed, *names))
 
 
-@contextmanager
-def fenced_rng(seed: int, *names: str | int) -> Iterator[None]:
-    """Inside, the global streams of torch, numpy and random are derived ones; outside, nothing has been drawn.
+class AmbientStream:
+    """The global streams of torch, numpy and random as one consumer sees them: derived ones, its own.
 
-    For code that cannot be handed a generator: layer constructors, dropout, third-party plugins.
+    Inside, it draws from them; outside, nothing has been drawn. It may be entered any number of times and goes on
+    where it left off, so that several consumers take turns without seeing each other. For code that cannot be handed
+    a generator: layer constructors, dropout, third-party plugins.
     """
-    numbers, plain = np.random.get_state(), random.getstate()
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices):
-        torch.manual_seed(derive(seed, *names))
-        np.random.seed(derive(seed, *names, "numpy") % 2**32)
-        random.seed(derive(seed, *names, "random"))
-        try:
-            yield
-        finally:
-            np.random.set_state(numbers)
-            random.setstate(plain)
+
+    def __init__(self, seed: int, *names: str | int) -> None:
+        self.seed = seed
+        self.names = names
+        self._own: Any = None
+
+    def __enter__(self) -> None:
+        self._outer = _global_state()
+        if self._own is None:
+            torch.manual_seed(derive(self.seed, *self.names))
+            np.random.seed(derive(self.seed, *self.names, "numpy") % 2**32)
+            random.seed(derive(self.seed, *self.names, "random"))
+        else:
+            _set_global_state(self._own)
+
+    def __exit__(self, *_: object) -> None:
+        self._own = _global_state()
+        _set_global_state(self._outer)
+
+
+def _global_state() -> tuple[Any, ...]:
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return torch.get_rng_state(), cuda, np.random.get_state(), random.getstate()
+
+
+def _set_global_state(state: tuple[Any, ...]) -> None:
+    cpu, cuda, numbers, plain = state
+    torch.set_rng_state(cpu)
+    if cuda:
+        torch.cuda.set_rng_state_all(cuda)
+    np.random.set_state(numbers)
+    random.setstate(plain)
+
+
+def fenced_rng(seed: int, *names: str | int) -> AmbientStream:
+    """A stream that is entered once."""
+    return AmbientStream(seed, *names)

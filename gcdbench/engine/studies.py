@@ -10,10 +10,11 @@ from typing import Any
 from gcdbench import registry
 from gcdbench.backbone.catalogue import short_name
 from gcdbench.config import Layer
-from gcdbench.engine.batch import Job, Place, PlannedRun, plan_jobs, run_jobs
+from gcdbench.engine.batch import Job, PlannedRun, plan_jobs, run_jobs
 from gcdbench.engine.parameters import count_parameters
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.request import DEFAULT_BACKBONE, RunRequest, plan
+from gcdbench.engine.run import Place
 from gcdbench.errors import GcdbenchError, PluginError, UsageError
 from gcdbench.results.experiment import Experiment, Row
 from gcdbench.results.published import PublishedTable, published_tables

@@ -2,65 +2,189 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gcdbench.backbone.vit import Trunk
 from gcdbench.config import ViewConfig
-from gcdbench.data.images import ResizedImages
-from gcdbench.data.stream import default_workers, stream
+from gcdbench.data.ahead import ahead, default_workers
+from gcdbench.data.images import Images
+from gcdbench.data.stream import stream
 from gcdbench.data.views import Normalise, ViewPlan, random_plan
 from gcdbench.engine.device import Compute
 from gcdbench.errors import TrainingError
+from gcdbench.store.tokens import TokenStore
+
+CHUNK = 128
+"""Rows of a trunk pass over evaluation views. A pass always takes the same rows (0-127, 128-255, ...), whoever wants
+some of them, so that tokens do not depend on who asks: from a store, from memory or computed, they are equal bits."""
+KEEP_BYTES = 256 << 20
+"""Evaluation tokens of a part are kept in memory if all of them are smaller than this."""
+
+Rows = NDArray[np.int64]
 
 
 class TokenSource:
-    """Streams trunk tokens of planned views; shared by training, pools and every method that looks at them."""
+    """Streams trunk tokens of planned views; shared by training, pools and every lane that looks at them."""
 
     def __init__(
         self,
         trunk: Trunk,
-        images: Mapping[str, ResizedImages],
+        images: Mapping[str, Images],
         views: ViewConfig,
         compute: Compute,
         micro_batch: int,
-        workers: int | None,
+        workers: int | None = None,
+        compiled: bool = False,
     ) -> None:
         self.trunk = trunk
-        self.images = images
+        self.images = dict(images)
         self.views = views
         self.compute = compute
         self.micro_batch = micro_batch
-        self.workers = {p: default_workers(i) if workers is None else workers for p, i in images.items()}
+        self.workers = default_workers() if workers is None else workers
         self.normalise = Normalise(views, compute.device)
+        self.stored: dict[str, TokenStore] = {}
+        """Stores of evaluation tokens by part."""
+        self.stored_views: TokenStore | None = None
+        """Store of training views: view v of row r at r x views + v."""
+        self.views_per_row = 0
+        self._raw = torch.compile(trunk.raw) if compiled else trunk.raw
+        self._kept: dict[tuple[str, int], Tensor] = {}
+        self._shape: tuple[int, ...] | None = None
 
-    def stream(self, part: str, plans: list[ViewPlan]) -> Iterator[tuple[ViewPlan, Tensor]]:
+    def stream(self, part: str, plans: Iterable[ViewPlan]) -> Iterator[tuple[ViewPlan, Tensor]]:
         """Each plan with its tokens, in order."""
-        pixels = stream(self.images[part], plans, self.views.crop, self.workers[part], self.compute.pins)
-        for plan, views in pixels:
+        pixels = stream(self.images[part], plans, self.views.crop, self.workers, self.compute.device)
+        for plan, crops in pixels:
             # Computed before the yield: a suspended generator would leave autocast on for whoever uses the tokens.
-            tokens = self._pass(self.normalise(views))
+            tokens = self._pass(crops)
             yield plan, tokens
 
-    def _pass(self, images: Tensor) -> Tensor:
+    def training(self, plans: Iterable[ViewPlan]) -> Iterator[tuple[ViewPlan, Tensor]]:
+        """The same for training rows; plans of stored views are read instead of computed."""
+        store, count = self.stored_views, self.views_per_row
+        if store is None:
+            yield from self.stream("train", plans)
+            return
+
+        def read(plan: ViewPlan) -> Tensor:
+            assert plan.stored is not None
+            return self._pinned(store.read((plan.rows * count + plan.stored).flatten().numpy()))
+
+        for plan, tokens in ahead(read, plans, self.workers):
+            yield plan, self._arrived(tokens)
+
+    def _pass(self, crops: Tensor) -> Tensor:
         """A trunk pass; out of memory halves the micro-batch, which changes nothing but memory."""
         while True:
             try:
                 with self.compute.autocast():
-                    return self.trunk(images, self.micro_batch)
+                    return self._micro_batches(crops)
             except torch.OutOfMemoryError as fault:
                 if self.micro_batch == 1:
                     raise TrainingError(
                         "Out of memory in the trunk even for a single image. Use --precision bf16, "
                         "a smaller views.crop or a smaller backbone."
                     ) from fault
-                self.micro_batch = max(1, min(self.micro_batch, len(images)) // 2)
+                self.micro_batch = max(1, min(self.micro_batch, len(crops)) // 2)
 
-    def rows(self, part: str, rows: Tensor, batch: int, random: torch.Generator | None = None) -> Iterator[Tensor]:
-        """Tokens of one view of each row: the centre, or a random one if a generator is given."""
-        chunks = list(rows.split(batch))
-        plans = [ViewPlan(c) if random is None else random_plan(c, self.views, random, views=1) for c in chunks]
-        for _, tokens in self.stream(part, plans):
+    def _micro_batches(self, crops: Tensor) -> Tensor:
+        """The trunk runs in inference mode; its tokens are copied out of it, because tails train on them."""
+        out: Tensor | None = None
+        done = 0
+        for part in crops.split(self.micro_batch):
+            with torch.inference_mode():
+                tokens = self._raw(self.normalise(part))
+            if out is None:
+                out = torch.empty((len(crops), *tokens.shape[1:]), dtype=tokens.dtype, device=tokens.device)
+            with torch.no_grad():
+                out[done : done + len(part)].copy_(tokens)
+            done += len(part)
+        assert out is not None
+        return out
+
+    def token_shape(self) -> tuple[int, ...]:
+        """(tokens, dim) of one view."""
+        if self._shape is None:
+            side = self.views.crop
+            black = torch.zeros((1, side, side, 3), dtype=torch.uint8, device=self.compute.device)
+            self._shape = tuple(self._pass(black).shape[1:])
+        return self._shape
+
+    def random(self, part: str, rows: Rows, batch: int, random: torch.Generator) -> Iterator[Tensor]:
+        """Tokens of one random view of each row."""
+        chunks = torch.from_numpy(rows).split(batch)
+        for _, tokens in self.stream(part, [random_plan(c, self.views, random, views=1) for c in chunks]):
             yield tokens
+
+    def centre(self, part: str, rows: Rows, batch: int, sparse: bool = False) -> Iterator[Tensor]:
+        """Tokens of the centre view of increasing rows, ``batch`` at a time.
+
+        ``sparse`` computes the wanted rows alone, for a few rows of a large part.
+        """
+        if part in self.stored:
+            chunks = np.split(rows, range(batch, len(rows), batch))
+            for _, tokens in ahead(lambda c: self._pinned(self.stored[part].read(c)), chunks, self.workers):
+                yield self._arrived(tokens)
+            return
+        if sparse:
+            plans = [ViewPlan(c) for c in torch.from_numpy(rows).split(batch)]
+            yield from (tokens for _, tokens in self.stream(part, plans))
+            return
+        waiting: list[Tensor] = []
+        count = 0
+        for tokens in self._wanted(part, rows):
+            waiting.append(tokens)
+            count += len(tokens)
+            while count >= batch:
+                joined = torch.cat(waiting) if len(waiting) > 1 else waiting[0]
+                yield joined[:batch]
+                waiting, count = [joined[batch:]], count - batch
+        if count:
+            yield torch.cat(waiting)
+
+    def chunks(self, part: str, numbers: Iterable[int]) -> Iterator[tuple[int, Tensor]]:
+        """Tokens of whole chunks of a part's evaluation views."""
+        total = len(self.images[part])
+        plans = (ViewPlan(torch.arange(n * CHUNK, min((n + 1) * CHUNK, total))) for n in numbers)
+        for plan, tokens in self.stream(part, plans):
+            yield int(plan.rows[0]) // CHUNK, tokens
+
+    def _wanted(self, part: str, rows: Rows) -> Iterator[Tensor]:
+        """Of each chunk, the rows that are wanted."""
+        numbers, starts = np.unique(rows // CHUNK, return_index=True)
+        wanted = dict(zip(numbers.tolist(), np.split(rows, starts[1:]), strict=True))
+        if (part, int(numbers[0])) in self._kept:  # all chunks are kept, or none
+            found: Iterable[tuple[int, Tensor]] = ((n, self._kept[part, n]) for n in wanted)
+        else:
+            found = self._computed(part, list(wanted))
+        for number, tokens in found:
+            own = torch.from_numpy(wanted[number] - number * CHUNK)
+            yield tokens if len(own) == len(tokens) else tokens[own.to(tokens.device)]
+
+    def _computed(self, part: str, numbers: list[int]) -> Iterator[tuple[int, Tensor]]:
+        total = len(self.images[part])
+        all_numbers = range(-(-total // CHUNK))
+        bytes_per_row = int(np.prod(self.token_shape())) * 4
+        if bytes_per_row * total > KEEP_BYTES:
+            yield from self.chunks(part, numbers)
+            return
+        for number, tokens in self.chunks(part, all_numbers):
+            self._kept[part, number] = tokens
+        yield from ((n, self._kept[part, n]) for n in numbers)
+
+    def release(self) -> None:
+        """Forget the tokens that were kept in memory."""
+        self._kept.clear()
+
+    def _pinned(self, tokens: Tensor) -> Tensor:
+        return tokens.pin_memory() if self.compute.pins else tokens
+
+    def _arrived(self, tokens: Tensor) -> Tensor:
+        """On the device, in the type the trunk gives (its residual stream is float32 even under autocast)."""
+        return tokens.to(self.compute.device, non_blocking=True).float()

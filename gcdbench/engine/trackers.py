@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gcdbench import registry
 from gcdbench.contracts import Progress, Tracker
@@ -13,11 +13,8 @@ from gcdbench.engine.faults import plugin_call
 from gcdbench.errors import GcdbenchError
 from gcdbench.tracking.jsonl import JsonlTracker
 
-if TYPE_CHECKING:
-    from gcdbench.engine.lane import Lane
-
 EVERY = 5.0
-"""Seconds between looks at the losses within an epoch; each look waits for the device."""
+"""Seconds between losses within an epoch."""
 
 
 def check_names(names: Sequence[str]) -> list[str]:
@@ -49,10 +46,9 @@ class Trackers:
                 tracker.start(folder, config, epochs_done, steps)
             self.others.append(tracker)
 
-    def step(self, t: Progress, lane: Lane) -> None:
-        """Look at the running means now and then, if anybody wants them."""
-        if self.others and time.monotonic() - self.last > EVERY:
-            means = lane.means()
+    def step(self, t: Progress, means: Mapping[str, float]) -> None:
+        """Pass on the running means now and then."""
+        if time.monotonic() - self.last > EVERY:
             self._each("step", self.epochs_done * t.steps_per_epoch + t.step, means)
             self.last = time.monotonic()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,9 +13,8 @@ import numpy as np
 from gcdbench import registry
 from gcdbench.backbone.load import BackboneInfo, load_backbone
 from gcdbench.backbone.vit import SplitViT
-from gcdbench.config import BackboneConfig, DataConfig, Resolved, RunConfig, run_id
+from gcdbench.config import BackboneConfig, DataConfig, Resolved, RunConfig, StoreConfig, ViewConfig, run_id
 from gcdbench.contracts import Dataset, Evaluator, Index, IntArray, Method, Task, Truth
-from gcdbench.data.images import ResizedImages
 from gcdbench.data.sampler import BalancedSampler
 from gcdbench.data.splits import Split, index_hash, make_split, remap
 from gcdbench.engine.device import Compute
@@ -23,6 +22,7 @@ from gcdbench.engine.faults import plugin_call
 from gcdbench.engine.pool import ImagePool
 from gcdbench.engine.request import Plan
 from gcdbench.engine.seeding import fenced_rng, generator
+from gcdbench.engine.stores import Shelf, open_images
 from gcdbench.engine.tokens import TokenSource
 from gcdbench.errors import PluginError, UsageError
 from gcdbench.evaluation.selection import SelectionRule, selection_rule
@@ -64,9 +64,10 @@ def open_data(dataset_class: type[Dataset], root: Path, config: DataConfig, with
 
 
 class Cache:
-    """Data and backbone shared by the seeds of one request."""
+    """Data, backbones and token sources shared by the runs of one request."""
 
     def __init__(self) -> None:
+        self._sources: dict[Hashable, TokenSource] = {}
         self._data: dict[tuple[type, Path, DataConfig, bool], DataSide] = {}
         self._backbone: dict[tuple[BackboneConfig, int, int], tuple[SplitViT, BackboneInfo]] = {}
 
@@ -88,6 +89,26 @@ class Cache:
             self._backbone[key] = load_backbone(config, image_size, key[2])
         return self._backbone[key]
 
+    def source(
+        self,
+        data: DataSide,
+        backbone: SplitViT,
+        views: ViewConfig,
+        compute: Compute,
+        stores: StoreConfig,
+        shelf: Shelf,
+        micro_batch: int,
+        compiled: bool,
+        workers: int | None,
+    ) -> TokenSource:
+        """The token source of runs that see the same images through the same trunk."""
+        parts = ("train",) if data.test is None else ("train", "test")
+        key = (id(data.dataset), parts, id(backbone), views, compute, stores, shelf, micro_batch, compiled, workers)
+        if key not in self._sources:
+            images = {part: open_images(shelf, data.dataset, part, views.resize) for part in parts}
+            self._sources[key] = TokenSource(backbone.trunk, images, views, compute, micro_batch, workers, compiled)
+        return self._sources[key]
+
 
 @dataclass
 class Workspace:
@@ -100,6 +121,7 @@ class Workspace:
     backbone_info: BackboneInfo
     compute: Compute
     source: TokenSource
+    shelf: Shelf
     sampler: BalancedSampler
     evaluators: list[Evaluator]
     warnings: list[str] = field(default_factory=list)
@@ -144,6 +166,7 @@ class Workspace:
             k_source="true" if self.config.data.k is None else "given",
             selection=self.config.eval.selection,
             reads=self.plan.method_class.traits.reads,
+            approximations=self.config.approximations(),
         )
 
     def scored_rows(self, rows: str) -> IntArray:
@@ -198,10 +221,11 @@ def prepare(
     workers: int | None = None,
     cache: Cache | None = None,
     warn: Callable[[str], None] | None = None,
+    shelf: Shelf | None = None,
 ) -> Workspace:
     """Build a run's workspace, checking whatever can be checked before training."""
     started = time.monotonic()
-    cache = cache or Cache()
+    cache, shelf = cache or Cache(), shelf or Shelf.at()
     config = resolved.config
     rule = selection_rule(config.eval.selection)
     with_test = config.eval.rows == "test" or (rule.metric is not None and rule.rows == "test")
@@ -209,16 +233,18 @@ def prepare(
     warnings = _check(plan, config, data)
     backbone, info = cache.backbone(config.backbone, config.views.crop, config.seed)
     backbone.to(compute.device)
-    images = {
-        p: ResizedImages(data.dataset, p, config.views.resize) for p in (("train", "test") if with_test else ("train",))
-    }
-    source = TokenSource(backbone.trunk, images, config.views, compute, config.train.micro_batch, workers)
+    train = config.train
+    source = cache.source(
+        data, backbone, config.views, compute, config.store, shelf, train.micro_batch, train.compile, workers
+    )
     sampler = BalancedSampler(data.split, config.train.batch_size)
     evaluators, broken = load_evaluators()
     warnings += broken
     for message in warnings if warn else ():
         warn(message)  # type: ignore[misc]
-    space = Workspace(plan, resolved, data, backbone, info, compute, source, sampler, evaluators, warnings=warnings)
+    space = Workspace(
+        plan, resolved, data, backbone, info, compute, source, shelf, sampler, evaluators, warnings=warnings
+    )
     space.timings["prepare"] = time.monotonic() - started
     return space
 
@@ -239,6 +265,11 @@ def _check(plan: Plan, config: RunConfig, data: DataSide) -> list[str]:
     if config.views.count != plan.method_class.traits.views:
         needed = plan.method_class.traits.views
         raise UsageError(f"views.count is {config.views.count}, but the method '{config.method}' needs {needed}.")
+    if 0 < config.store.train_views < config.views.count:
+        raise UsageError(
+            f"store.train_views is {config.store.train_views}, but a step takes {config.views.count} different views "
+            "of each image: store at least so many."
+        )
     warnings = []
     wanted = data.dataset.expected.train if data.dataset.expected else None
     if wanted is not None and wanted != len(data.index):

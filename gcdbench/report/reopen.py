@@ -85,7 +85,7 @@ class Reopened:
         nothing = np.zeros(len(rows), dtype=bool)
         hidden = np.full(len(rows), -1, dtype=np.int64)
         size = self.space.config.eval.batch_size
-        pool = ImagePool(self.space.source, self.part, rows, hidden, nothing, size)
+        pool = ImagePool(self.space.source, self.part, rows, hidden, nothing, size, sparse=True)
         return pool.features(embed).float().cpu().numpy()  # type: ignore[arg-type]
 
 

@@ -15,8 +15,8 @@ from typing import Any
 from gcdbench.errors import GcdbenchError
 from gcdbench.protocol import fingerprint_of
 
-SCHEMA = 2
-"""Raised when a field is added or the meaning of one changes. Version 1 is read and completed."""
+SCHEMA = 3
+"""Raised when a field is added or the meaning of one changes. Earlier versions are read and completed."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ class Record:
     device: str
     world_size: int
     """Processes that trained together."""
+    lanes: int
+    """Runs that shared trunk passes with this one at most, itself included; its training time is theirs together."""
     versions: dict[str, str]
     plugin: dict[str, str]
     git: dict[str, Any]
@@ -78,7 +80,7 @@ def _from_version_1(data: dict[str, Any]) -> dict[str, Any]:
     sources, versions = data["sources"], data["protocol"]["evaluators"]
     return {
         **data,
-        "schema": SCHEMA,
+        "schema": 2,
         "finished": "",
         "evaluators": {name: {"version": version, "metrics": []} for name, version in versions.items()},
         "chosen": sorted(k for k, s in sources.items() if s.startswith(_BY_HAND) and not k.startswith("backbone.")),
@@ -96,6 +98,8 @@ def read_record(path: Path) -> Record:
             raise ValueError("it is not an object")
         if data.get("schema") == 1:
             data = _from_version_1(data)
+        if data.get("schema") == 2:
+            data = {**data, "schema": SCHEMA, "lanes": 1}
         if data.get("schema") != SCHEMA:
             raise GcdbenchError(
                 f"{path} has schema {data.get('schema')}; this gcdbench reads schemas 1 to {SCHEMA}. "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gcdbench.backbone.catalogue import short_name
-from gcdbench.config import NOT_IN_IDENTITY, flat_config
+from gcdbench.config import NOT_IN_IDENTITY, decisive, flat_config
 from gcdbench.results.record import Record
 
 
@@ -47,7 +47,7 @@ def irrelevant(config: Mapping[str, Any]) -> tuple[str, ...]:
 def settings_of(record: Record) -> dict[str, Any]:
     """What decides a run's result, apart from its seed and the backbone's name."""
     ignored = irrelevant(record.config)
-    flat = {key: value for key, value in flat_config(record.config).items() if key not in ignored}
+    flat = {key: value for key, value in decisive(flat_config(record.config)).items() if key not in ignored}
     # Random weights follow the seed, so their hash differs within a set-up.
     random = record.backbone["weights"] == "random"
     return {

@@ -76,10 +76,14 @@ def test_norm_can_be_skipped():
         assert not torch.allclose(raw, whole.norm(raw), atol=1e-2)
 
 
-def test_micro_batches_change_nothing_but_rounding():
+def test_tokens_can_be_trained_on_although_the_trunk_runs_in_inference_mode():
     split = SplitViT(vit())
-    images = torch.randn(7, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(split.trunk(images), split.trunk(images, 3), atol=1e-5)
+    tokens = split.trunk(torch.randn(7, 3, 16, 16, generator=torch.Generator().manual_seed(0)))
+    assert not tokens.is_inference()
+    assert not tokens.requires_grad
+    tail = split.tail()
+    tail(tokens).sum().backward()
+    assert all(p.grad is not None for p in tail.blocks.parameters())
 
 
 def test_only_the_tail_trains_and_tails_are_independent():

@@ -196,4 +196,4 @@ def test_results_of_unfinished_and_unreadable_runs(cli, fake):
 
 def test_results_where_there_are_none(cli):
     assert cli("results").stdout.startswith("There are no runs in runs.")
-    assert json.loads(cli("results", "--schema").stdout)["properties"]["schema"] == {"const": 2}
+    assert json.loads(cli("results", "--schema").stdout)["properties"]["schema"] == {"const": 3}

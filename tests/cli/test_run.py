@@ -26,7 +26,7 @@ def test_json_is_one_document_and_repeats_exactly(gcdbench, cli, tmp_path):
     one, two = gcdbench(*command, "--runs", "a"), gcdbench(*command, "--runs", "b")
     assert one.code == 0, one.stderr
     runs = one.json()["runs"]
-    assert set(runs[0]) == {"seed", "run_id", "dir", "metrics"}
+    assert set(runs[0]) == {"method", "recipe", "seed", "run_id", "dir", "metrics"}
     assert {"all", "base", "novel", "ob"} <= set(runs[0]["metrics"])
     assert runs[0]["metrics"] == two.json()["runs"][0]["metrics"]
     assert cli(*command, "--runs", "a").json() == one.json()

@@ -22,7 +22,9 @@ def test_every_experiment_runs_dry_on_digits(name, cli, tmp_path):
     if name == "parameters":
         assert "Nothing is trained" in answer.stdout
     else:
-        found = re.search(r"(\d+) of (\d+) runs to train, one after another, about", answer.stdout)
+        found = re.search(
+            r"(\d+) of (\d+) runs to train, (?:in up to \d+ lanes|one after another), about", answer.stdout
+        )
         assert found is not None
         assert int(found[1]) == int(found[2]) >= 3
 

@@ -196,9 +196,9 @@ def test_cifar_pixels_are_channel_first(tmp_path):
 
 
 def test_images_that_are_too_thin_are_refused(tmp_path):
-    from gcdbench.data.images import ResizedImages
+    from gcdbench.data.images import resized
 
     folder = trees.write_scars(tmp_path)
     trees.write_image(folder / "cars_train/00001.jpg", (3000, 2))
     with pytest.raises(DataError, match="00001.jpg is 3000 x 2 pixels"):
-        ResizedImages(open_dataset("scars", tmp_path), "train", 256)[0]
+        resized(open_dataset("scars", tmp_path), "train", 0, 256)

@@ -1,4 +1,4 @@
-"""The view pipeline against torchvision's transforms written out by hand."""
+"""The view pipeline against the same steps written out with PIL."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageOps
 
 from gcdbench.config import ViewConfig
 from gcdbench.data.datasets.digits import Digits
 from gcdbench.data.datasets.folder import ImageFolder
-from gcdbench.data.images import ResizedImages, resize_shorter
+from gcdbench.data.images import DirectImages, Pixels, resize_shorter
 from gcdbench.data.stream import stream
-from gcdbench.data.views import Normalise, ViewPlan, cut, random_plan
+from gcdbench.data.views import Normalise, ViewPlan, plan_crops, random_plan, stored_plan
 from gcdbench.errors import DataError
 from tests.trees import write_image
+
+CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize(
@@ -35,26 +39,63 @@ def pictures(tmp_path):
     return ImageFolder(tmp_path)
 
 
+def cut(images, plan, crop=16):
+    return plan_crops(images.gather(plan.rows.numpy()), plan, crop).cut()
+
+
+def by_pil(dataset, plan, resize=18, crop=16):
+    """What torchvision's Resize, RandomCrop or CenterCrop and flip do, with the plan's numbers."""
+    found = []
+    for view in range(plan.views):
+        for column, row in enumerate(plan.rows.tolist()):
+            image = resize_shorter(dataset.image("train", row), resize)
+            free_x, free_y = image.size[0] - crop, image.size[1] - crop
+            if plan.top is None:
+                x, y = round(free_x / 2.0), round(free_y / 2.0)
+            else:
+                x = min(int(plan.left[view, column].item() * (free_x + 1)), free_x)
+                y = min(int(plan.top[view, column].item() * (free_y + 1)), free_y)
+            piece = image.crop((x, y, x + crop, y + crop))
+            if plan.mirror is not None and plan.mirror[view, column]:
+                piece = ImageOps.mirror(piece)
+            found.append(np.asarray(piece))
+    return np.stack(found)
+
+
 def test_centre_crop_equals_pil(pictures):
-    images = ResizedImages(pictures, "train", 18)
-    views = cut(images, ViewPlan(torch.arange(5)), 16)
-    for row in range(5):
-        resized = resize_shorter(pictures.image("train", row), 18)
-        width, height = resized.size
-        left, top = round((width - 16) / 2.0), round((height - 16) / 2.0)
-        expected = np.asarray(resized.crop((left, top, left + 16, top + 16)))
-        assert (views[row].permute(1, 2, 0).numpy() == expected).all()
+    plan = ViewPlan(torch.arange(5))
+    assert (cut(DirectImages(pictures, "train", 18), plan).numpy() == by_pil(pictures, plan)).all()
 
 
-def test_random_crops_and_flips_are_what_the_plan_says(pictures):
-    images = ResizedImages(pictures, "train", 18)
-    rows = torch.tensor([2, 2, 0])
-    top, left = torch.tensor([[0.0, 0.999, 0.5]]), torch.tensor([[0.0, 0.999, 0.5]])
-    mirror = torch.tensor([[False, True, False]])
-    views = cut(images, ViewPlan(rows, top, left, mirror), 16)
-    whole = images[2]
-    assert (views[0] == whole[:, :16, :16]).all()
-    assert (views[1] == whole[:, -16:, -16:].flip(2)).all()
+def test_random_crops_and_flips_equal_pil(pictures):
+    images, random = DirectImages(pictures, "train", 18), torch.Generator().manual_seed(3)
+    for _ in range(20):
+        plan = random_plan(torch.tensor([2, 0, 2, 4, 1, 3]), ViewConfig(resize=18, crop=16), random)
+        assert (cut(images, plan).numpy() == by_pil(pictures, plan)).all()
+
+
+def test_the_corners_of_the_free_play_are_reached(pictures):
+    images = DirectImages(pictures, "train", 18)
+    shares = torch.tensor([[0.0, 1 - 2**-24, 0.5]])
+    views = cut(images, ViewPlan(torch.tensor([2, 2, 0]), shares, shares, torch.tensor([[False, True, False]])))
+    whole = torch.from_numpy(np.array(resize_shorter(pictures.image("train", 2), 18)))
+    assert torch.equal(views[0], whole[:16, :16])
+    assert torch.equal(views[1], whole[-16:, -16:].flip(1))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_cutting_by_index_equals_cutting_lines(data):
+    """The form for accelerators gives the pixels of the form for CPUs, whatever the sizes."""
+    crop = data.draw(st.integers(1, 9))
+    sizes = data.draw(st.lists(st.tuples(st.integers(crop, 14), st.integers(crop, 14)), min_size=1, max_size=5))
+    height, width = (np.array(side, dtype=np.int64) for side in zip(*sizes, strict=True))
+    start = np.cumsum(height * width) - height * width
+    random = torch.Generator().manual_seed(data.draw(st.integers(0, 999)))
+    flat = torch.randint(0, 256, (3 * int((height * width).sum()),), dtype=torch.uint8, generator=random)
+    plan = random_plan(torch.arange(len(sizes)), ViewConfig(resize=20, crop=crop), random)
+    crops = plan_crops(Pixels(flat, start, height, width), plan, crop)
+    assert torch.equal(crops._cut_lines(), crops._cut_by_index())
 
 
 def test_random_plan_covers_every_position():
@@ -67,35 +108,57 @@ def test_random_plan_covers_every_position():
     assert not torch.equal(plan.top[0], plan.top[1])
 
 
+def test_stored_views_of_a_row_are_different_and_all_are_used():
+    plan = stored_plan(torch.arange(500), 2, 5, torch.Generator().manual_seed(0))
+    assert plan.views == 2
+    assert (plan.stored[0] != plan.stored[1]).all()
+    for view in plan.stored:
+        assert torch.bincount(view, minlength=5).min() > 60
+
+
 def test_normalise_is_to_tensor_and_normalise():
     config = ViewConfig()
-    pixels = torch.arange(0, 256, dtype=torch.uint8).view(1, 1, 16, 16).expand(1, 3, 16, 16)
-    expected = (pixels.float() / 255 - torch.tensor(config.mean).view(3, 1, 1)) / torch.tensor(config.std).view(3, 1, 1)
-    assert torch.equal(Normalise(config, torch.device("cpu"))(pixels), expected)
+    pixels = torch.randint(0, 256, (2, 16, 16, 3), dtype=torch.uint8)
+    planes = pixels.permute(0, 3, 1, 2).float() / 255
+    expected = (planes - torch.tensor(config.mean).view(3, 1, 1)) / torch.tensor(config.std).view(3, 1, 1)
+    assert torch.equal(Normalise(config, CPU)(pixels), expected)
 
 
-def test_workers_change_nothing(pictures):
-    images = ResizedImages(pictures, "train", 18, cache_bytes=0)
+def test_readers_change_nothing(pictures):
+    images = DirectImages(pictures, "train", 18, keep_bytes=0)
     random = torch.Generator().manual_seed(1)
-    plans = [random_plan(torch.tensor([i, 4]), ViewConfig(resize=18, crop=16), random) for i in range(4)]
-    alone = [views for _, views in stream(images, plans, 16, 0, False)]
-    helped = [views for _, views in stream(images, plans, 16, 2, False)]
-    assert all(torch.equal(a, b) for a, b in zip(alone, helped, strict=True))
+    plans = [random_plan(torch.tensor([i % 4, 4]), ViewConfig(resize=18, crop=16), random) for i in range(12)]
+    alone = [views for _, views in stream(images, plans, 16, 0, CPU)]
+    for workers in (1, 3):
+        helped = [views for _, views in stream(images, plans, 16, workers, CPU)]
+        assert all(torch.equal(a, b) for a, b in zip(alone, helped, strict=True))
 
 
-def test_cache_returns_the_same_pixels():
+def test_small_sets_are_kept_in_memory(monkeypatch):
     digits = Digits(Path("."))
-    kept, fresh = (ResizedImages(digits, "train", 18, cache_bytes=size) for size in (1 << 30, 0))
-    assert kept.fits
-    assert not fresh.fits
-    assert torch.equal(kept[7], fresh[7])
-    assert kept[7] is kept[7]
+    kept, fresh = (DirectImages(digits, "train", 18, keep_bytes=size) for size in (1 << 30, 0))
+    assert (kept.small, fresh.small) == (True, False)
+    rows = np.array([7, 3, 7])
+    first = kept.gather(rows)
+    assert torch.equal(first.flat, fresh.gather(rows).flat)
+    monkeypatch.setattr(Digits, "image", None)
+    assert torch.equal(kept.gather(rows).flat, first.flat)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_unreadable_image_is_one_sentence_also_from_a_worker(workers, pictures):
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_unreadable_image_is_one_sentence_also_from_a_reader(workers, pictures):
     pictures.path("train", 2).write_bytes(b"junk")
-    images = ResizedImages(pictures, "train", 18, cache_bytes=0)
+    images = DirectImages(pictures, "train", 18, keep_bytes=0)
     with pytest.raises(DataError, match=r"2\.png cannot be read") as fault:
-        list(stream(images, [ViewPlan(torch.tensor([0, 2]))], 16, workers, False))
+        list(stream(images, [ViewPlan(torch.tensor([0, 2]))], 16, workers, CPU))
     assert "\n" not in str(fault.value)
+
+
+def test_a_stream_that_is_left_early_stops_its_readers(pictures):
+    import threading
+
+    images = DirectImages(pictures, "train", 18, keep_bytes=0)
+    views = stream(images, (ViewPlan(torch.tensor([i % 5])) for i in range(1000)), 16, 2, CPU)
+    next(views)
+    views.close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("gcdbench-reader")]

@@ -236,9 +236,9 @@ def test_batches_never_carry_hidden_labels(tmp_path, monkeypatch):
     original = loop.batches
 
     def spy(space, plans):
-        for batch in original(space, plans):
+        for plan, batch in original(space, plans):
             seen.append((batch.target, batch.labelled, batch.index, len(batch.tokens)))
-            yield batch
+            yield plan, batch
 
     monkeypatch.setattr(loop, "batches", spy)
     start(tmp_path, epochs=1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gcdbench.contracts import Tracker
-from gcdbench.engine import trackers
+from gcdbench.engine import runner, trackers
 from gcdbench.engine.reporter import Reporter
 from gcdbench.errors import PluginError, UsageError
 from tests.engine.runs import start
@@ -25,7 +25,7 @@ def scalars(record, below=""):
 class Stop(Reporter):
     """Interrupts in the third epoch."""
 
-    def step(self, t, lane):
+    def step(self, t, runners):
         if t.epoch == 2:
             raise KeyboardInterrupt
 
@@ -51,6 +51,7 @@ def test_tracking_changes_no_result_and_is_no_other_run(tmp_path):
 
 def test_a_continued_run_logs_every_epoch_and_step_once(tmp_path, monkeypatch):
     monkeypatch.setattr(trackers, "EVERY", 0.0)
+    monkeypatch.setattr(runner, "LOOK", 0.0)
     with pytest.raises(KeyboardInterrupt):
         start(tmp_path, epochs=3, track=["tensorboard"], reporter=Stop())
     record = start(tmp_path, epochs=3, track=["tensorboard"])[0]
@@ -60,6 +61,7 @@ def test_a_continued_run_logs_every_epoch_and_step_once(tmp_path, monkeypatch):
 
 def test_losses_within_an_epoch(tmp_path, monkeypatch):
     monkeypatch.setattr(trackers, "EVERY", 0.0)
+    monkeypatch.setattr(runner, "LOOK", 0.0)
     record = start(tmp_path, epochs=2, track=["tensorboard"])[0]
     steps = [step for step, _ in scalars(record, "steps")["running/total"]]
     assert steps == list(range(len(steps)))

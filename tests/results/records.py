@@ -82,6 +82,7 @@ def record(
         "flops_per_step": {"trunk": 1, "method": 1},
         "device": "cpu",
         "world_size": 1,
+        "lanes": 1,
         "versions": {"torch": "2.13.0"},
         "plugin": {"package": f"gcdbench-{method}", "version": "0.1.0"},
         "git": {"core": None, "plugin": None},

@@ -49,7 +49,7 @@ def test_the_schema_names_every_field():
 
 def test_version_1_is_read_and_completed(tmp_path):
     data = record("rlcd", 3).as_dict()
-    for new in ("finished", "evaluators", "chosen", "flops_per_step", "world_size", "git"):
+    for new in ("finished", "evaluators", "chosen", "flops_per_step", "world_size", "git", "lanes"):
         del data[new]
     data["schema"] = 1
     data["sources"] = {"train.epochs": "command line", "method.alpha": "--set", "train.lr": "preset paper/cub"}
@@ -62,10 +62,18 @@ def test_version_1_is_read_and_completed(tmp_path):
     assert found.dir == str(tmp_path)
 
 
-@pytest.mark.parametrize("version", [0, 3, "2", None])
+def test_version_2_is_read_and_completed(tmp_path):
+    data = {**record("rlcd", 3).as_dict(), "schema": 2}
+    del data["lanes"]
+    (tmp_path / "record.json").write_text(json.dumps(data))
+    found = read_record(tmp_path / "record.json")
+    assert (found.schema, found.lanes) == (SCHEMA, 1)
+
+
+@pytest.mark.parametrize("version", [0, 4, "2", None])
 def test_other_versions_are_refused_with_a_sentence(version, tmp_path):
     (tmp_path / "record.json").write_text(json.dumps({**record().as_dict(), "schema": version}))
-    with pytest.raises(GcdbenchError, match=f"has schema {version}; this gcdbench reads schemas 1 to 2"):
+    with pytest.raises(GcdbenchError, match=f"has schema {version}; this gcdbench reads schemas 1 to 3"):
         read_record(tmp_path / "record.json")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -12,6 +13,7 @@ from PIL import Image
 
 from gcdbench.contracts import ClassSplit, Dataset, Expected, Index
 from gcdbench.data.class_lists import published_split
+from gcdbench.data.datasets.files import stat_hash
 from gcdbench.data.fetch import Archive
 from gcdbench.data.locate import find_folder, missing
 from gcdbench.data.restricted_pickle import load_batch
@@ -31,13 +33,16 @@ class _Cifar(Dataset):
         return find_folder(self, places, self.files["train"][0])
 
     @cached_property
-    def _read(self) -> dict[str, tuple[NDArray[np.uint8], Index]]:
+    def _indices(self) -> dict[str, Index]:
         return {}
 
-    def _part(self, part: str) -> tuple[NDArray[np.uint8], Index]:
-        if part not in self._read:
-            self._read[part] = self._load(part)
-        return self._read[part]
+    @cached_property
+    def _pixels(self) -> dict[str, NDArray[np.uint8]]:
+        return {}
+
+    @cached_property
+    def _reading(self) -> threading.Lock:
+        return threading.Lock()
 
     def _load(self, part: str) -> tuple[NDArray[np.uint8], Index]:
         pixels, labels, items = [], [], []
@@ -76,12 +81,22 @@ class _Cifar(Dataset):
         return tuple(n.decode() if isinstance(n, bytes) else str(n) for n in names)
 
     def index(self, part: str) -> Index:
-        """Rows in file order."""
-        return self._part(part)[1]
+        """Rows in file order. Pixels are kept only once an image is asked for: a run on stored images never asks."""
+        if part not in self._indices:
+            self._indices[part] = self._load(part)[1]
+        return self._indices[part]
 
     def image(self, part: str, row: int) -> Image.Image:
         """The 32 x 32 image of a row."""
-        return Image.fromarray(self._part(part)[0][row].transpose(1, 2, 0))
+        if part not in self._pixels:
+            with self._reading:  # several threads ask for images at once
+                if part not in self._pixels:
+                    self._pixels[part] = self._load(part)[0]
+        return Image.fromarray(self._pixels[part][row].transpose(1, 2, 0))
+
+    def files_hash(self, part: str) -> str:
+        """Size and time of the batch files."""
+        return stat_hash(self._folder / name for name in self.files[part])
 
     def class_split(self) -> ClassSplit:
         """The published split."""

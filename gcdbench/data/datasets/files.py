@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable
 from functools import cached_property
@@ -65,6 +66,18 @@ def read_lines(path: Path) -> list[str]:
         raise DataError(f"The annotation file {path} cannot be read: {fault}.") from fault
 
 
+def stat_hash(paths: Iterable[Path]) -> str:
+    """A hash of the sizes and modification times of files; one that is missing counts as such."""
+    digest = hashlib.sha256()
+    for path in paths:
+        try:
+            facts = os.stat(path)
+            digest.update(f"{facts.st_size} {facts.st_mtime_ns}\n".encode())
+        except OSError:
+            digest.update(b"missing\n")
+    return digest.hexdigest()[:16]
+
+
 def open_rgb(path: Path) -> Image.Image:
     """An image file as RGB, or a DataError that names the file."""
     try:
@@ -104,6 +117,11 @@ class FileDataset(Dataset):
     def image(self, part: str, row: int) -> Image.Image:
         """The RGB image of a row."""
         return open_rgb(self.path(part, row))
+
+    def files_hash(self, part: str) -> str:
+        """Size and time of every file."""
+        folder, index = self._part(part)
+        return stat_hash(folder / item for item in index.items)
 
     def require_files(self, part: str) -> None:
         """Fail before training if an image that the annotations name does not exist."""

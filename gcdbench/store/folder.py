@@ -1,0 +1,147 @@
+"""One store on disk: a folder that appears whole or not at all, and is made by one process at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gcdbench.errors import DataError
+from gcdbench.files import write_json
+
+VARIABLE = "GCDBENCH_CACHE"
+DESCRIPTION = "store.json"
+SPARE = 0.02
+"""Share of a store's size that must stay free on the disk besides."""
+
+Tell = Callable[[str], None]
+
+
+def cache_root(given: Path | None = None) -> Path:
+    """Where stores live: the option, the environment variable, or the user's cache folder."""
+    if given is not None:
+        return given
+    named = os.environ.get(VARIABLE)
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gcdbench"
+
+
+def spoken_size(count: float) -> str:
+    """`3.2 GB`, `140 MB`, `12 kB`."""
+    for unit, name in ((1e9, "GB"), (1e6, "MB")):
+        if count >= unit:
+            return f"{count / unit:.3g} {name}"
+    return f"{max(count, 1) / 1e3:.3g} kB"
+
+
+class ShortOfDisk(DataError):
+    """A store would not fit."""
+
+
+@dataclass(frozen=True)
+class StoreFolder:
+    """`<cache>/<kind>/<key>/`; the key is a hash of every fact that decides the content."""
+
+    root: Path
+    kind: str
+    facts: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """Sixteen hex digits over kind and facts."""
+        text = json.dumps([self.kind, self.facts], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def path(self) -> Path:
+        """Where the finished store is."""
+        return self.root / self.kind / self.key
+
+    def description(self) -> dict[str, Any] | None:
+        """What the store says of itself; None if there is no finished one."""
+        return read_description(self.path)
+
+    def build(self, size: int, what: str, fill: Callable[[Path], Mapping[str, Any]], tell: Tell) -> None:
+        """Let ``fill`` write the files and return facts about them; a store somebody else has made is kept.
+
+        ``size`` is what ``what`` will take, in bytes: told before anything is written, refused if it does not fit.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self._lock(what, tell):
+                if self.description() is not None:
+                    return
+                self._sweep()
+                self._require(size, what)
+                tell(f"Writing {what}, about {spoken_size(size)}, to {self.path} (once).")
+                self._fill(what, fill)
+        except OSError as fault:
+            raise DataError(
+                f"{what[:1].upper()}{what[1:]} cannot be written to {self.path}: {fault.strerror or fault}. "
+                f"Choose another folder with --cache or {VARIABLE}."
+            ) from fault
+
+    def _fill(self, what: str, fill: Callable[[Path], Mapping[str, Any]]) -> None:
+        temporary = Path(tempfile.mkdtemp(prefix=f".{self.key}.", suffix=".tmp", dir=self.path.parent))
+        try:
+            found = fill(temporary)
+            size = sum(entry.stat().st_size for entry in temporary.iterdir())
+            description = {"kind": self.kind, "what": what, "facts": dict(self.facts), "bytes": size, **found}
+            write_json(temporary / DESCRIPTION, description)
+            os.chmod(temporary, 0o755)
+            os.rename(temporary, self.path)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+    def _require(self, size: int, what: str) -> None:
+        free = shutil.disk_usage(self.path.parent).free
+        if size * (1 + SPARE) > free:
+            raise ShortOfDisk(
+                f"{what[:1].upper()}{what[1:]} would take {spoken_size(size)}, but {self.path.parent} has only "
+                f"{spoken_size(free)} free. Choose another folder with --cache or {VARIABLE}."
+            )
+
+    def _sweep(self) -> None:
+        """Under the lock: leftovers of killed builders, and a finished folder whose description is damaged."""
+        for left in self.path.parent.glob(f".{self.key}.*.tmp"):
+            shutil.rmtree(left, ignore_errors=True)
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    @contextmanager
+    def _lock(self, what: str, tell: Tell) -> Iterator[None]:
+        """Held while building. Where the system has no such locks, the final rename alone keeps stores whole."""
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            yield
+            return
+        with (self.path.parent / f".{self.key}.lock").open("w") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                tell(f"Another process is writing {what}; waiting for it.")
+                fcntl.flock(stream, fcntl.LOCK_EX)
+            yield
+
+
+def read_description(path: Path) -> dict[str, Any] | None:
+    """The description of the finished store in ``path``; None if there is none that can be read."""
+    try:
+        found = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def damaged(path: Path, what: str) -> DataError:
+    """The error for a store whose content is not what was written."""
+    return DataError(f"The store {path} is damaged: {what}. Delete this folder; the next run makes it again.")

@@ -1,0 +1,103 @@
+"""The token store: trunk tokens of views that never change, on disk, so that a pass over them costs the tail only."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gcdbench.store.folder import StoreFolder, Tell, damaged, spoken_size
+from gcdbench.store.images import Tick
+
+TOKENS, CHECKSUMS = "tokens.bin", "checksums.npy"
+STORED = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""Names of the types tokens can be stored in; numpy knows them by their bytes only."""
+
+
+def write_tokens(
+    store: StoreFolder,
+    what: str,
+    rows: int,
+    shape: tuple[int, ...],
+    dtype: str,
+    parts: Iterable[Tensor],
+    tell: Tell,
+    tick: Tick | None = None,
+) -> None:
+    """Write ``rows`` rows of tokens of one shape, which ``parts`` brings in order, unless the store is there."""
+    size = rows * int(np.prod(shape)) * STORED[dtype].itemsize
+
+    def fill(folder: Path) -> dict[str, Any]:
+        checksums = np.zeros(rows, dtype="<u4")
+        done = 0
+        with (folder / TOKENS).open("wb") as stream:
+            for part in parts:
+                content = part.to(STORED[dtype]).cpu().contiguous()
+                # Bytes are bytes: numpy has no bfloat16.
+                for row in content.view(len(content), -1).view(torch.uint8).numpy():
+                    checksums[done] = zlib.crc32(row)
+                    stream.write(row.data)
+                    done += 1
+                if not content.isfinite().all():
+                    raise damaged(folder, f"a token does not fit into {dtype}; store bf16 or fp32")
+                if tick is not None:
+                    tick(done, rows)
+            stream.flush()
+            os.fsync(stream.fileno())
+        np.save(folder / CHECKSUMS, checksums, allow_pickle=False)
+        digest = hashlib.sha256((folder / CHECKSUMS).read_bytes()).hexdigest()
+        return {"rows": rows, "shape": list(shape), "dtype": dtype, "checksums_sha256": digest}
+
+    store.build(size, what, fill, tell)
+
+
+class TokenStore:
+    """Reads a finished store through a memory map; a row's checksum is compared when it is first read."""
+
+    def __init__(self, store: StoreFolder) -> None:
+        self.path = store.path
+        description = store.description() or {}
+        try:
+            self.rows, self.dtype = int(description["rows"]), STORED[description["dtype"]]
+            self.shape = tuple(int(n) for n in description["shape"])
+            content = (self.path / CHECKSUMS).read_bytes()
+            if hashlib.sha256(content).hexdigest() != description["checksums_sha256"]:
+                raise damaged(self.path, f"the checksum of {CHECKSUMS} does not match")
+            self._checksums = np.load(self.path / CHECKSUMS, allow_pickle=False)
+            width = int(np.prod(self.shape)) * self.dtype.itemsize
+            there = (self.path / TOKENS).stat().st_size
+            if there != self.rows * width:
+                wanted = spoken_size(self.rows * width)
+                raise damaged(self.path, f"{TOKENS} has {spoken_size(there)} instead of {wanted}")
+            self._map = np.memmap(self.path / TOKENS, dtype=np.uint8, mode="r", shape=(self.rows, width))
+        except (OSError, ValueError, KeyError, TypeError) as fault:
+            raise damaged(self.path, str(fault)) from fault
+        self._checked = np.zeros(self.rows, dtype=bool)
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def read(self, rows: NDArray[np.int64]) -> Tensor:
+        """(rows, *shape) in the stored type, on the host; may be called from several threads at once."""
+        found = self._map[rows]
+        for position in np.flatnonzero(~self._checked[rows]):
+            if zlib.crc32(found[position]) != self._checksums[rows[position]]:
+                raise damaged(self.path, f"the checksum of row {rows[position]} does not match")
+        self._checked[rows] = True
+        self._forget()
+        return torch.from_numpy(found).view(self.dtype).view(len(rows), *self.shape)
+
+    def _forget(self) -> None:
+        """Give back the pages that were read: they stay in the system's cache, but not in this process's memory."""
+        inner: Any = self._map._mmap  # type: ignore[attr-defined]
+        if hasattr(mmap, "MADV_DONTNEED") and hasattr(inner, "madvise"):
+            inner.madvise(mmap.MADV_DONTNEED)
