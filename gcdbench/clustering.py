@@ -135,7 +135,7 @@ def _checked(features: Tensor, targets: Tensor, clusters: int, restarts: int, it
 def _starts(
     data: Tensor, targets: Tensor, classes: int, clusters: int, restarts: int, generator: torch.Generator
 ) -> Tensor:
-    """(restarts, clusters, dim): class means, then k-means++ among the unlabelled rows, drawn for all restarts at once."""
+    """(restarts, clusters, dim): class means, then k-means++ among the unlabelled rows, for all restarts at once."""
     rows = data[targets < 0]
     means = _means(data[targets >= 0], targets[targets >= 0], data.new_zeros((classes, data.shape[1])))
     centres = data.new_empty((restarts, clusters, data.shape[1]))
