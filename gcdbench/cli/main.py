@@ -22,6 +22,7 @@ COMMANDS = {
     "data": "gcdbench.cli.data:data_group",
     "score": "gcdbench.cli.score:score_command",
     "check": "gcdbench.cli.check:check_command",
+    "bench": "gcdbench.cli.bench:bench_command",
     "env": "gcdbench.cli.env:env_command",
 }
 """Where each command lives; imported only when it is called or its help is shown."""

@@ -66,13 +66,13 @@ def resized(dataset: Dataset, part: str, row: int, side: int) -> NDArray[np.uint
 class DirectImages:
     """Decodes and resizes whenever asked; a small set is kept in memory from then on."""
 
-    def __init__(self, dataset: Dataset, part: str, resize: int, keep_bytes: int = KEEP_BYTES) -> None:
+    def __init__(self, dataset: Dataset, part: str, resize: int, keep_bytes: int | None = None) -> None:
         self.dataset = dataset
         self.part = part
         self.resize = resize
         self.length = len(dataset.index(part))
         # Aspect ratios are unknown before decoding; square images are the usual lower bound.
-        self.small = 3 * resize * resize * self.length <= keep_bytes
+        self.small = 3 * resize * resize * self.length <= (KEEP_BYTES if keep_bytes is None else keep_bytes)
         self._kept: dict[int, NDArray[np.uint8]] = {}
 
     def __len__(self) -> int:

@@ -43,7 +43,7 @@ class Listen(Reporter):
 @pytest.fixture
 def on_disk(monkeypatch):
     """Nothing is small enough for memory."""
-    monkeypatch.setattr(images.DirectImages.__init__, "__defaults__", (0,))
+    monkeypatch.setattr(images, "KEEP_BYTES", 0)
     monkeypatch.setattr(tokens, "KEEP_BYTES", 0)
 
 
@@ -247,7 +247,7 @@ def test_a_real_data_layout_from_store_to_record(tmp_path):
 
     write_scars(tmp_path / "data")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(images.DirectImages.__init__, "__defaults__", (0,))
+        patch.setattr(images, "KEEP_BYTES", 0)
         records = [
             gcdbench.run(
                 "rlcd",

@@ -1,0 +1,34 @@
+"""All benchmarks in order."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gcdbench.bench import clusters, growth, startup, steps, stores
+from gcdbench.bench.scene import QUICK, Scene, Sizes, Subjects
+from gcdbench.bench.steps import Found
+
+PARTS: dict[str, Callable[[Scene], Iterator[Found]]] = {
+    "step": steps.one_run,
+    "lanes": steps.lanes,
+    "evaluation": stores.evaluation,
+    "train-views": steps.stored_views,
+    "images": stores.image_store_speed,
+    "k-means": clusters.kmeans,
+    "growth": growth.more_images,
+    "classes": steps.classes,
+    "startup": startup.startup,
+}
+"""Benchmarks by name."""
+
+
+def run_bench(quick: bool, only: tuple[str, ...], tell: Callable[[str], None]) -> Iterator[Found]:
+    """What each benchmark finds, as it finds it."""
+    with tempfile.TemporaryDirectory(prefix="gcdbench-bench-") as folder:
+        scene = Scene(Path(folder), QUICK if quick else Sizes(), Subjects.read())
+        for name, part in PARTS.items():
+            if not only or name in only:
+                tell(name)
+                yield from part(scene)

@@ -1,0 +1,173 @@
+"""What the benchmarks run on: real photographs as 500-pixel JPEGs, and runs of real methods at ViT-B/16 geometry."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from gcdbench.bench.reference import ReferenceBackbone
+from gcdbench.config import read_toml
+from gcdbench.contracts import Batch, Progress
+from gcdbench.data.stream import stream
+from gcdbench.data.views import ViewPlan
+from gcdbench.engine.feed import batches, first_plans
+from gcdbench.engine.lane import Lane
+from gcdbench.engine.reporter import Reporter
+from gcdbench.engine.request import RunRequest, plan
+from gcdbench.engine.run import Place, workspaces
+from gcdbench.engine.stores import Shelf
+from gcdbench.engine.workspace import Cache, Workspace
+from gcdbench.errors import UsageError
+from gcdbench.results.experiment import config_folders, load_experiment
+
+GEOMETRY = "vit_base_patch16_224"
+CLASSES = 8
+K = 200
+"""Classes the methods are told, as on CUB."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured."""
+
+    images: int = 32
+    """Images at ViT-B/16 geometry."""
+    batch: int = 16
+    rounds: int = 2
+    photographs: int = 192
+    """JPEGs for the image store."""
+    rows: int = 20_000
+    """Rows of k-means."""
+
+
+QUICK = Sizes(images=8, batch=4, rounds=1, photographs=96, rows=4_000)
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """Which methods are measured: `[bench]` of `configs/bench.toml`."""
+
+    methods: tuple[str, str]
+    experiment: str
+
+    @staticmethod
+    def read() -> Subjects:
+        """From the first `bench.toml` that is found."""
+        for folder in config_folders():
+            if (folder / "bench.toml").is_file():
+                head = read_toml(folder / "bench.toml")["bench"]
+                return Subjects(tuple(head["methods"]), head["experiment"])
+        raise UsageError("There is no configs/bench.toml, which says what methods to measure.")
+
+
+def write_photographs(folder: Path, count: int) -> None:
+    """Cut JPEGs of 500 x 375 pixels, in class folders, out of the two photographs that scikit-learn ships."""
+    from sklearn.datasets import load_sample_images
+
+    random = np.random.default_rng(0)
+    photographs = [Image.fromarray(p) for p in load_sample_images().images]
+    for number in range(count):
+        photograph = photographs[number % 2]
+        left, top = (int(random.integers(0, free + 1)) for free in (photograph.size[0] - 500, photograph.size[1] - 375))
+        place = folder / f"class {number % CLASSES}"
+        place.mkdir(parents=True, exist_ok=True)
+        photograph.crop((left, top, left + 500, top + 375)).save(place / f"{number:04}.jpg", quality=92)
+
+
+class Scene:
+    """A folder of photographs and the runs that look at it."""
+
+    def __init__(self, folder: Path, sizes: Sizes, subjects: Subjects) -> None:
+        self.sizes = sizes
+        self.subjects = subjects
+        self.folder = folder
+        write_photographs(folder / "few", sizes.images)
+        self.place = Place(folder / "runs", folder / "few", "cpu", shelf=Shelf(folder / "cache"))
+        self.cache = Cache()
+
+    def run(self, method: str, more: Mapping[str, Any] | None = None) -> Workspace:
+        """A run of one method; runs with the same views share trunk and images."""
+        settings = {
+            "backbone.name": GEOMETRY,
+            "backbone.weights": "random",
+            "train.batch_size": self.sizes.batch,
+            "data.k": K,
+            **(more or {}),
+        }
+        request = RunRequest(method, "folder", seeds=(0,), settings=settings)
+        (space,) = workspaces(plan(request), self.place, Reporter(), self.cache)
+        return space
+
+    def both(self) -> list[Workspace]:
+        """The two methods that are compared."""
+        return [self.run(method) for method in self.subjects.methods]
+
+    def rows(self) -> list[Workspace]:
+        """The rows of the experiment that stands for an ablation."""
+        rows = load_experiment(self.subjects.experiment).rows
+        return [self.run(row.method, row.settings_on("folder")) for row in rows]
+
+
+class Training:
+    """Lanes of some runs, and the first steps of their common stream; in our shape or in the reference's."""
+
+    def __init__(self, spaces: Sequence[Workspace], reference: bool = False) -> None:
+        self.space = spaces[0]
+        self.reference = reference
+        self.lanes: list[Lane] = []
+        for space in spaces:
+            whole: Any = ReferenceBackbone(space.backbone)
+            method = (dataclasses.replace(space, backbone=whole) if reference else space).method()
+            lane = Lane(space.config.method, method.train(), space.compute)
+            self.stage = method.stages()[0]
+            lane.start_stage(self.stage)
+            lane.start_epoch(self.at(0))
+            self.lanes.append(lane)
+
+    def at(self, step: int) -> Progress:
+        """Where a step stands."""
+        random = torch.Generator().manual_seed(step)
+        return Progress(self.stage.name, 0, self.stage.epochs, step, self.space.sampler.steps, random)
+
+    def plans(self, count: int) -> list[ViewPlan]:
+        """The views of the first steps."""
+        return first_plans(self.space, self.stage, count)
+
+    def step(self, batch: Batch) -> None:
+        """One step of every lane on a batch that is there."""
+        for lane in self.lanes:
+            lane.step(batch, self.at(0))
+
+    def ours(self, count: int = 1) -> None:
+        """Whole steps: views, one trunk pass, every lane."""
+        for _, batch in batches(self.space, self.plans(count)):
+            self.step(batch)
+
+    def theirs(self, pixels: Sequence[Batch]) -> None:
+        """Whole steps in the reference shape, run after run; the pixels are there already."""
+        for lane in self.lanes:
+            for batch in pixels:
+                lane.step(batch, self.at(0))
+
+    def pixels(self, count: int = 1) -> list[Batch]:
+        """Batches of normalised pixels, for the reference."""
+        return list(pixel_batches(self.space, self.plans(count)))
+
+
+def pixel_batches(space: Workspace, plans: Sequence[ViewPlan]) -> Iterator[Batch]:
+    """What a public script's loader would bring."""
+    source = space.source
+    target = torch.from_numpy(space.data.split.target)
+    labelled = torch.zeros(len(target), dtype=torch.bool)
+    labelled[torch.from_numpy(space.data.split.labelled)] = True
+    for plan_, crops in stream(source.images["train"], plans, space.config.views.crop, 0, space.compute.device):
+        known = labelled[plan_.rows]
+        visible = torch.where(known, target[plan_.rows], -1)
+        yield Batch(source.normalise(crops), visible, known, plan_.rows, plan_.views)
