@@ -59,9 +59,9 @@ class Growth:
 
     @property
     def linear(self) -> bool:
-        """Whether cost grows no faster than size, but for a tenth of noise."""
+        """Whether cost grows no faster than size, but for a quarter of noise."""
         first, last = self.sizes[0], self.sizes[-1]
-        return self.costs[-1] <= 1.1 * self.costs[0] * last / first
+        return self.costs[-1] <= 1.25 * self.costs[0] * last / first
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
@@ -57,8 +58,8 @@ def image_store_speed(scene: Scene) -> Iterator[Found]:
     plans = [random_plan(rows, ViewConfig(), random) for rows in torch.randperm(count, generator=random).split(32)]
     workers = default_workers()
 
-    def epoch(images: Images) -> list[torch.Tensor]:
-        return [views for _, views in stream(images, plans, 224, workers, CPU)]
+    def epoch(images: Images) -> Iterator[torch.Tensor]:
+        return (views for _, views in stream(images, plans, 224, workers, CPU))
 
     once = zip(epoch(packed), epoch(direct), strict=True)
     yield Claim("packed images give the views of decoded ones bit for bit", all(torch.equal(a, b) for a, b in once))
@@ -67,5 +68,5 @@ def image_store_speed(scene: Scene) -> Iterator[Found]:
     ((_, centre),) = stream(packed, [ViewPlan(torch.tensor([3]))], 224, 0, CPU)
     expected = np.asarray(image.crop((left, top, left + 224, top + 224)))
     yield Claim("a packed image equals decode, resize and crop by PIL", bool((centre[0].numpy() == expected).all()))
-    value, told = faster(lambda: epoch(direct), lambda: epoch(packed), scene.sizes.rounds + 1)
+    value, told = faster(lambda: deque(epoch(direct), 0), lambda: deque(epoch(packed), 0), 3)
     yield Figure("batches from the image store, 500 px JPEGs", value, 8.0, detail=f"{told}, {workers} threads")

@@ -12,20 +12,21 @@ from gcdbench.cli.options import SuggestingGroup
 from gcdbench.errors import EXIT_CODES, GcdbenchError
 
 COMMANDS = {
-    "run": "gcdbench.cli.run:run_command",
-    "compare": "gcdbench.cli.compare:compare_command",
-    "table": "gcdbench.cli.table:table_command",
-    "report": "gcdbench.cli.report:report_command",
-    "results": "gcdbench.cli.results:results_command",
-    "list": "gcdbench.cli.listing:list_command",
-    "show": "gcdbench.cli.show:show_command",
-    "data": "gcdbench.cli.data:data_group",
-    "score": "gcdbench.cli.score:score_command",
-    "check": "gcdbench.cli.check:check_command",
-    "bench": "gcdbench.cli.bench:bench_command",
-    "env": "gcdbench.cli.env:env_command",
+    "run": ("gcdbench.cli.run:run_command", "Train one or more methods on a dataset and score them."),
+    "compare": ("gcdbench.cli.compare:compare_command", "Compare methods on finished runs."),
+    "table": ("gcdbench.cli.table:table_command", "Make a table or study of a paper."),
+    "report": ("gcdbench.cli.report:report_command", "Write an HTML report."),
+    "results": ("gcdbench.cli.results:results_command", "List all runs."),
+    "list": ("gcdbench.cli.listing:list_command", "List what is installed."),
+    "show": ("gcdbench.cli.show:show_command", "Show a run."),
+    "data": ("gcdbench.cli.data:data_group", "Datasets on disk: layout, check, download, split."),
+    "cache": ("gcdbench.cli.cache:cache_group", "Stores of images and tokens: list, delete."),
+    "score": ("gcdbench.cli.score:score_command", "Score predictions of any code."),
+    "check": ("gcdbench.cli.check:check_command", "Replay a recorded reference trajectory."),
+    "bench": ("gcdbench.cli.bench:bench_command", "Measure speed and exactness."),
+    "env": ("gcdbench.cli.env:env_command", "Show versions, devices and folders, for a bug report."),
 }
-"""Where each command lives; imported only when it is called or its help is shown."""
+"""Where each command lives and what it is for; a command is imported only when it is called."""
 
 
 class LazyGroup(SuggestingGroup):
@@ -39,9 +40,14 @@ class LazyGroup(SuggestingGroup):
         """Import the module of one command."""
         if name not in COMMANDS:
             return None
-        module, _, attribute = COMMANDS[name].partition(":")
+        module, _, attribute = COMMANDS[name][0].partition(":")
         command: click.Command = getattr(import_module(module), attribute)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table above, without importing anything."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, purpose) for name, (_, purpose) in COMMANDS.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Installed plugins (none is imported) and exit codes."""

@@ -25,11 +25,20 @@ class Pixels:
     """Images one after another in one buffer, line by line, the three colours of a pixel side by side."""
 
     flat: Tensor
-    """(pixels x 3,) uint8."""
+    """(pixels x 3,) uint8; may hold other images as well, and is only ever read."""
     start: NDArray[np.int64]
     """(rows,) number of each image's first pixel."""
     height: NDArray[np.int64]
     width: NDArray[np.int64]
+
+    def compact(self) -> Pixels:
+        """The same in a buffer that holds nothing else, to be copied to another device."""
+        ends = np.cumsum(self.height * self.width)
+        starts = ends - self.height * self.width
+        flat = torch.empty(3 * int(ends[-1]), dtype=torch.uint8)
+        for old, new, end in zip(self.start.tolist(), starts.tolist(), ends.tolist(), strict=True):
+            flat[3 * new : 3 * end] = self.flat[3 * old : 3 * (old + end - new)]
+        return Pixels(flat, starts, self.height, self.width)
 
 
 class Images(Protocol):

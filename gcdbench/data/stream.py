@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gcdbench.data.ahead import ahead
 from gcdbench.data.images import Images
-from gcdbench.data.views import Crops, ViewPlan, plan_crops
+from gcdbench.data.views import Crops, ViewPlan, mirror_crops, plan_crops
 
 
 def stream(
@@ -17,16 +17,25 @@ def stream(
 ) -> Iterator[tuple[ViewPlan, Tensor]]:
     """Each plan with its uint8 crops on the device, in order.
 
-    Plans are drawn from ``plans`` in the caller's thread. On a CPU the threads cut as well; for a GPU they fill pinned
-    memory, and copying and cutting are queued on the device.
+    Plans are drawn from ``plans`` in the caller's thread. On a CPU the reading threads also cut; for a GPU they fill
+    pinned memory, and copying and cutting are queued on the device.
     """
-    on_cpu = device.type == "cpu"
+    if device.type == "cpu":
+        yield from _on_cpu(images, plans, crop, workers)
+        return
 
-    def read(plan: ViewPlan) -> Crops | Tensor:
-        crops = plan_crops(images.gather(plan.rows.numpy()), plan, crop)
-        if on_cpu:
-            return crops.cut()
+    def read(plan: ViewPlan) -> Crops:
+        crops = plan_crops(images.gather(plan.rows.numpy()).compact(), plan, crop)
         return crops.pin() if device.type == "cuda" else crops
 
     for plan, ready in ahead(read, plans, workers):
-        yield plan, ready if isinstance(ready, Tensor) else ready.to(device).cut()
+        yield plan, ready.to(device).cut()
+
+
+def _on_cpu(images: Images, plans: Iterable[ViewPlan], crop: int, workers: int) -> Iterator[tuple[ViewPlan, Tensor]]:
+    def read(plan: ViewPlan) -> tuple[Tensor, Tensor]:
+        crops = plan_crops(images.gather(plan.rows.numpy()), plan, crop)
+        return crops.cut_lines(), crops.mirror
+
+    for plan, (lines, mirror) in ahead(read, plans, workers):
+        yield plan, mirror_crops(lines, mirror)

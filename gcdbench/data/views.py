@@ -84,16 +84,19 @@ class Crops:
 
     def cut(self) -> Tensor:
         """(crops, side, side, 3) uint8."""
-        return self._cut_lines() if self.flat.device.type == "cpu" else self._cut_by_index()
+        if self.flat.device.type != "cpu":
+            return self._cut_by_index()
+        return mirror_crops(self.cut_lines(), self.mirror)
 
-    def _cut_lines(self) -> Tensor:
-        """Line by line: on a CPU, copying whole lines beats indexing pixels."""
-        out = np.empty((len(self.first), self.side, self.side, 3), dtype=np.uint8)
+    def cut_lines(self) -> Tensor:
+        """The crops on a CPU, not yet mirrored: whole lines are copied, which beats indexing pixels.
+
+        In numpy, because this runs in reading threads: torch would start a team of threads for each of them.
+        """
         flat, shape = self.flat.numpy(), (self.side, self.side, 3)
-        facts = zip(self.first.tolist(), self.width.tolist(), self.mirror.tolist(), strict=True)
-        for target, (first, width, mirror) in zip(out, facts, strict=True):
-            piece = as_strided(flat[3 * first :], shape, (3 * width, 3, 1), writeable=False)
-            np.copyto(target, piece[:, ::-1] if mirror else piece)
+        out = np.empty((len(self.first), *shape), dtype=np.uint8)
+        for target, first, width in zip(out, self.first.tolist(), self.width.tolist(), strict=True):
+            np.copyto(target, as_strided(flat[3 * first :], shape, (3 * width, 3, 1), writeable=False))
         return torch.from_numpy(out)
 
     def _cut_by_index(self) -> Tensor:
@@ -107,6 +110,13 @@ class Crops:
             number = first[:, None, None] + line[None, :, None] * width[:, None, None] + column[:, None, :]
             out.append(pixels.index_select(0, number.flatten()).view(*number.shape, 3))
         return torch.cat(out)
+
+
+def mirror_crops(crops: Tensor, mirror: Tensor) -> Tensor:
+    """Mirror some crops in place; one by one, which is several times as fast as flipping a batch."""
+    for place in mirror.nonzero()[:, 0].tolist():
+        crops[place] = crops[place].flip(1)
+    return crops
 
 
 def plan_crops(pixels: Pixels, plan: ViewPlan, crop: int) -> Crops:

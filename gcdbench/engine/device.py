@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -46,17 +47,23 @@ class Compute:
         return self.device.type
 
     def start_measuring(self) -> None:
-        """Forget the peak of earlier runs in this process, where the device can."""
+        """Forget the peak of earlier runs in this process, where that is possible."""
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
+        else:
+            with suppress(OSError):
+                Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts again from here
 
     def peak_memory(self) -> int:
-        """Largest memory in use, in bytes: on the device since the run began for CUDA, else of the process so far.
+        """Largest memory in use, in bytes: on the device for CUDA, else of the process.
 
-        0 if unknown.
+        Since the run began where that can be known (CUDA, Linux), else since the process began; 0 if unknown.
         """
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
+        with suppress(OSError, StopIteration):
+            lines = Path("/proc/self/status").read_text().splitlines()
+            return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024
         import sys
 
         if sys.platform == "win32":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 import shutil
 import tempfile
@@ -20,6 +21,8 @@ VARIABLE = "GCDBENCH_CACHE"
 DESCRIPTION = "store.json"
 SPARE = 0.02
 """Share of a store's size that must stay free on the disk besides."""
+HELD_BYTES = 64 << 20
+"""Bytes of a memory map that are read before their pages are given back."""
 
 Tell = Callable[[str], None]
 
@@ -140,6 +143,43 @@ def read_description(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def list_stores(root: Path) -> list[dict[str, Any]]:
+    """Descriptions of all finished stores, with their key; what is no store is passed over."""
+    found = []
+    for path in sorted(root.glob(f"*/*/{DESCRIPTION}")):
+        description = read_description(path.parent) or {}
+        if isinstance(description.get("bytes"), int) and description.get("kind") == path.parent.parent.name:
+            known = {name: description.get(name) for name in ("kind", "what", "bytes", "facts")}
+            found.append({"key": path.parent.name, **known})
+    return found
+
+
+def delete_store(root: Path, store: Mapping[str, Any]) -> None:
+    """Delete a store that `list_stores` found; its description goes first, so that nobody reads half of it."""
+    path = root / store["kind"] / store["key"]
+    try:
+        (path / DESCRIPTION).unlink(missing_ok=True)
+        shutil.rmtree(path)
+    except OSError as fault:
+        raise DataError(f"The store {path} cannot be deleted: {fault.strerror or fault}.") from fault
+
+
+class ReadPages:
+    """Pages of a memory map that were read. They are given back now and then: they stay in the system's cache, but not
+    in this process's memory, which therefore does not grow with the number of images."""
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        self._memory = memory
+        self._bytes = 0
+
+    def add(self, count: int) -> None:
+        """So many bytes are about to be read. Whoever reads pages that were just given back reads them again."""
+        self._bytes += count
+        if self._bytes > HELD_BYTES and hasattr(mmap, "MADV_DONTNEED"):
+            self._bytes = 0
+            self._memory.madvise(mmap.MADV_DONTNEED)
 
 
 def damaged(path: Path, what: str) -> DataError:

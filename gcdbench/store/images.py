@@ -1,13 +1,11 @@
-"""The image store: every image of a part decoded and resized once, packed as uint8, read by position.
-
-Read with plain reads instead of a memory map: pages that were read stay in the system's cache, but do not count as
-this process's memory, so a run's memory does not grow with the number of images.
-"""
+"""The image store: every image of a part decoded and resized once, packed as uint8, read through a memory map."""
 
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
+import warnings
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +20,7 @@ from gcdbench.contracts import Dataset
 from gcdbench.data.ahead import ahead, default_workers
 from gcdbench.data.images import Pixels, resized
 from gcdbench.data.splits import index_hash
-from gcdbench.store.folder import StoreFolder, Tell, damaged, spoken_size
+from gcdbench.store.folder import ReadPages, StoreFolder, Tell, damaged, spoken_size
 
 PIXELS, INDEX = "pixels.bin", "index.npy"
 ENTRY = np.dtype([("start", "<i8"), ("height", "<i4"), ("width", "<i4"), ("checksum", "<u4")])
@@ -86,7 +84,7 @@ def pack(store: StoreFolder, dataset: Dataset, part: str, resize: int, tell: Tel
 
 
 class PackedImages:
-    """Reads a finished store. Each image's checksum is compared when the image is first read."""
+    """Reads a finished store through a memory map. An image's checksum is compared when it is first asked for."""
 
     def __init__(self, store: StoreFolder) -> None:
         self.path = store.path
@@ -96,48 +94,33 @@ class PackedImages:
             if hashlib.sha256(content).hexdigest() != description.get("index_sha256"):
                 raise damaged(self.path, f"the checksum of {INDEX} does not match")
             self.index = np.load(self.path / INDEX, allow_pickle=False)
-            self._file = (self.path / PIXELS).open("rb", buffering=0)
-        except (OSError, ValueError) as fault:
+            wanted = 3 * int(description["pixels"])
+            with (self.path / PIXELS).open("rb") as stream:
+                there = os.fstat(stream.fileno()).st_size
+                if there != wanted:
+                    raise damaged(self.path, f"{PIXELS} has {spoken_size(there)} instead of {spoken_size(wanted)}")
+                self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError, KeyError, TypeError) as fault:
             raise damaged(self.path, str(fault)) from fault
-        there, wanted = os.fstat(self._file.fileno()).st_size, 3 * int(description["pixels"])
-        if there != wanted:
-            raise damaged(self.path, f"{PIXELS} has {spoken_size(there)} instead of {spoken_size(wanted)}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the memory is read-only: nobody writes to it
+            self._flat = torch.frombuffer(self._map, dtype=torch.uint8)
+        self._pages = ReadPages(self._map)
         self._checked = np.zeros(len(self.index), dtype=bool)
 
     def __len__(self) -> int:
         return len(self.index)
 
     def gather(self, rows: NDArray[np.int64]) -> Pixels:
-        """One read per different row."""
-        unique, position = np.unique(rows, return_inverse=True)
-        entries = self.index[unique]
-        height, width = (entries[side].astype(np.int64) for side in ("height", "width"))
-        end = np.cumsum(height * width)
-        start = end - height * width
-        flat = torch.empty(3 * int(end[-1]), dtype=torch.uint8)
-        buffer = flat.numpy().data
-        for row, entry, first, last in zip(unique, entries, start, end, strict=True):
-            piece = buffer[3 * int(first) : 3 * int(last)]
-            try:
-                read_into(self._file.fileno(), piece, 3 * int(entry["start"]))
-            except OSError as fault:
-                raise damaged(self.path, str(fault)) from fault
-            if not self._checked[row]:
-                if zlib.crc32(piece) != entry["checksum"]:
-                    raise damaged(self.path, f"the checksum of image {row} does not match")
-                self._checked[row] = True
-        return Pixels(flat, start[position], height[position], width[position])
-
-
-def read_into(file: int, buffer: memoryview, offset: int) -> None:
-    """Fill a buffer from a position of an open file, whatever other threads read."""
-    while len(buffer):
-        if hasattr(os, "preadv"):
-            count = os.preadv(file, [buffer], offset)
-        else:  # macOS before 11
-            piece = os.pread(file, len(buffer), offset)
-            count = len(piece)
-            buffer[:count] = piece
-        if count == 0:
-            raise OSError("the file is too short")
-        buffer, offset = buffer[count:], offset + count
+        """Where the images are in the map; nothing is copied."""
+        entries = self.index[rows]
+        start, height, width = (entries[name].astype(np.int64) for name in ("start", "height", "width"))
+        self._pages.add(3 * int((height * width).sum()))
+        for row in rows[~self._checked[rows]].tolist():
+            entry = self.index[row]
+            first = 3 * int(entry["start"])
+            piece = memoryview(self._map)[first : first + 3 * int(entry["height"]) * int(entry["width"])]
+            if zlib.crc32(piece) != entry["checksum"]:
+                raise damaged(self.path, f"the checksum of image {row} does not match")
+            self._checked[row] = True
+        return Pixels(self._flat, start, height, width)

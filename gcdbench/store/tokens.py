@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 import zlib
 from collections.abc import Iterable
@@ -15,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gcdbench.store.folder import StoreFolder, Tell, damaged, spoken_size
+from gcdbench.store.folder import ReadPages, StoreFolder, Tell, damaged, spoken_size
 from gcdbench.store.images import Tick
 
 TOKENS, CHECKSUMS = "tokens.bin", "checksums.npy"
@@ -81,6 +80,7 @@ class TokenStore:
             self._map = np.memmap(self.path / TOKENS, dtype=np.uint8, mode="r", shape=(self.rows, width))
         except (OSError, ValueError, KeyError, TypeError) as fault:
             raise damaged(self.path, str(fault)) from fault
+        self._pages = ReadPages(self._map._mmap)  # type: ignore[attr-defined]
         self._checked = np.zeros(self.rows, dtype=bool)
 
     def __len__(self) -> int:
@@ -88,16 +88,10 @@ class TokenStore:
 
     def read(self, rows: NDArray[np.int64]) -> Tensor:
         """(rows, *shape) in the stored type, on the host; may be called from several threads at once."""
+        self._pages.add(self._map[:1].nbytes * len(rows))
         found = self._map[rows]
         for position in np.flatnonzero(~self._checked[rows]):
             if zlib.crc32(found[position]) != self._checksums[rows[position]]:
                 raise damaged(self.path, f"the checksum of row {rows[position]} does not match")
         self._checked[rows] = True
-        self._forget()
         return torch.from_numpy(found).view(self.dtype).view(len(rows), *self.shape)
-
-    def _forget(self) -> None:
-        """Give back the pages that were read: they stay in the system's cache, but not in this process's memory."""
-        inner: Any = self._map._mmap  # type: ignore[attr-defined]
-        if hasattr(mmap, "MADV_DONTNEED") and hasattr(inner, "madvise"):
-            inner.madvise(mmap.MADV_DONTNEED)
