@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PLUGINS := -e plugins/rlcd -e plugins/simgcd
 SOURCES := pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 
-.PHONY: demo test check format weights clean
+.PHONY: demo test check bench bench-quick format weights clean
 
 # Set up and run RLCD on the embedded data set.
 demo: $(VENV)/installed
@@ -18,6 +18,13 @@ check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Measure speed and exactness at ViT-B/16 geometry (about eight minutes; quick: two).
+bench: $(VENV)/installed
+	$(BIN)/gcdbench bench --output bench.json
+
+bench-quick: $(VENV)/installed
+	$(BIN)/gcdbench bench --quick
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .

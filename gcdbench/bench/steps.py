@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import torch
@@ -10,11 +11,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gcdbench.bench.figure import Claim, Figure, Growth, faster, seconds
 from gcdbench.bench.scene import Scene, Training
+from gcdbench.data.stream import stream
 from gcdbench.engine.feed import batches, epoch_plans
 from gcdbench.engine.lane import Lane
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.stores import make_stores
 
+CPU = torch.device("cpu")
 Found = Figure | Claim | Growth
 
 
@@ -37,6 +40,24 @@ def one_run(scene: Scene) -> Iterator[Found]:
     yield Figure(f"operations per image and step, one {name} run", value, 0.83, at_least=False, detail=told)
     value, told = faster(lambda: theirs.theirs(pixels), ours.ours, scene.sizes.rounds)
     yield Figure(f"time per step, one {name} run", value, 1.15, detail=told)
+    yield _waiting(ours)
+
+
+def _waiting(training: Training) -> Figure:
+    """The share of three steps in which nothing happens but waiting for views."""
+    space = training.space
+    source, waited = space.source, 0.0
+    started = time.perf_counter()
+    views = stream(source.images["train"], training.plans(3), space.config.views.crop, source.workers, CPU)
+    while True:
+        asked = time.perf_counter()
+        found = next(views, None)
+        waited += time.perf_counter() - asked
+        if found is None:
+            break
+        source._pass(found[1])
+    total = time.perf_counter() - started
+    return Figure("share of trunk passes spent waiting for views", waited / total, 0.05, False, f"{waited:.3g} s")
 
 
 def _same_step(ours: Lane, theirs: Lane, before: dict[str, torch.Tensor]) -> Claim:

@@ -67,6 +67,10 @@ def _print_discovery(record: Record, title: str) -> None:
     out().print(f"Every image with its group: {table}", markup=False, soft_wrap=True)
 
 
+_APART = ("config", "sources", "presets", "stores")
+"""Parts of a plan that are printed below its table."""
+
+
 def print_plans(plans: Sequence[dict[str, Any]], as_json: bool) -> None:
     """What would run."""
     if as_json:
@@ -77,8 +81,10 @@ def print_plans(plans: Sequence[dict[str, Any]], as_json: bool) -> None:
         print_table(
             f"{plan['method']} ({plan['recipe']}) on {plan['dataset']}, seed {plan['seed']}",
             ["What", "Value"],
-            [[key.replace("_", " "), str(plan[key])] for key in plan if key not in ("config", "sources", "presets")],
+            [[key.replace("_", " "), str(plan[key])] for key in plan if key not in _APART],
         )
+        for name, state in plan["stores"].items():
+            console.print(f"Store of {name}: {state}.", markup=False, soft_wrap=True)
         for preset in plan["presets"]:
             console.print(f"Preset: {preset}", markup=False, soft_wrap=True)
     flat = flat_config(plans[0]["config"])

@@ -20,7 +20,7 @@ def plugin_call(name: str, hook: str, kind: str = "method") -> Iterator[None]:
     except torch.OutOfMemoryError as fault:
         raise TrainingError(
             f"Out of memory in {hook} of '{name}'. Lower train.batch_size or train.micro_batch, "
-            "or use --precision bf16."
+            "use --precision bf16, or train fewer runs together (--lanes)."
         ) from fault
     except Exception as fault:
         raise PluginError(f"The {kind} '{name}' failed in {hook}: {type(fault).__name__}: {fault}") from fault

@@ -12,6 +12,7 @@ from gcdbench.engine.feed import batches, first_plans
 from gcdbench.engine.lane import Lane
 from gcdbench.engine.run import directory, status
 from gcdbench.engine.seeding import fenced_rng, generator
+from gcdbench.engine.stores import planned_stores
 from gcdbench.engine.workspace import Workspace
 
 STEPS = 2
@@ -91,6 +92,7 @@ def describe_plan(space: Workspace, runs: Path) -> dict[str, Any]:
         "seconds_per_step": round(per_step, 4),
         "estimated_training_seconds": round(per_step * steps * epochs, 1),
         "device": space.compute.describe(),
+        "stores": planned_stores(space),
         "presets": list(space.resolved.presets),
         "config": config.as_dict(),
         "sources": dict(space.resolved.sources),

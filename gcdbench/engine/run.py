@@ -135,9 +135,7 @@ def execute_all(
     results: dict[str, Result] = {}
     for run_id, space in unique.items():
         folder = directory(space, place.runs)
-        if force:
-            folder.clear()
-        if folder.finished:
+        if folder.finished and not force:
             try:
                 results[run_id] = Result(space, read_record(folder.record_file))
             except GcdbenchError as fault:
@@ -146,7 +144,7 @@ def execute_all(
     for number, group in enumerate(groups, 1):
         if len(groups) > 1 or len(group) > 1:
             reporter.announce(_announcement(number, len(groups), group))
-        for result in _train_group(group, place, reporter, track):
+        for result in _train_group(group, place, reporter, force, track):
             results[result.space.run_id] = result
     return [dataclasses.replace(results[space.run_id], space=space) for space in spaces]
 
@@ -158,13 +156,15 @@ def _announcement(number: int, count: int, group: Sequence[Workspace]) -> str:
     return f"[{number}/{count}] {names} on {group[0].config.dataset}, seed {seeds}{lanes}"
 
 
-def _train_group(group: Sequence[Workspace], place: Place, reporter: Reporter, track: Sequence[str]) -> list[Result]:
+def _train_group(
+    group: Sequence[Workspace], place: Place, reporter: Reporter, force: bool, track: Sequence[str]
+) -> list[Result]:
     """Train runs that share a source; a fault of what they share is the fault of each."""
     source = group[0].source
     runners: list[Runner] = []
     try:
         for space in group:
-            runners.append(_runner(space, directory(space, place.runs), track, reporter))
+            runners.append(_runner(space, directory(space, place.runs), reporter, force, track))
         try:
             make_stores(group[0], reporter)
         except GcdbenchError as fault:
@@ -182,8 +182,10 @@ def _train_group(group: Sequence[Workspace], place: Place, reporter: Reporter, t
     return [Result(runner.space, runner.record, runner.fault) for runner in runners]
 
 
-def _runner(space: Workspace, folder: RunDirectory, track: Sequence[str], reporter: Reporter) -> Runner:
+def _runner(space: Workspace, folder: RunDirectory, reporter: Reporter, force: bool, track: Sequence[str]) -> Runner:
     trackers = Trackers(track, reporter.warn)
+    if force:
+        folder.clear()
     folder.open({**space.config.as_dict(), "sources": dict(space.resolved.sources), "run_id": space.run_id})
     folder.log(f"start, device {space.compute.describe()}")
     space.compute.start_measuring()

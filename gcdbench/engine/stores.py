@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,9 @@ from gcdbench.data.images import DirectImages, Images
 from gcdbench.data.views import random_plan
 from gcdbench.engine.seeding import generator
 from gcdbench.engine.tokens import CHUNK
-from gcdbench.store.folder import ShortOfDisk, StoreFolder, cache_root
-from gcdbench.store.images import PackedImages, image_facts, image_store, pack
-from gcdbench.store.tokens import TokenStore, write_tokens
+from gcdbench.store.folder import ShortOfDisk, StoreFolder, cache_root, spoken_size
+from gcdbench.store.images import PackedImages, estimate, image_facts, image_store, pack
+from gcdbench.store.tokens import TokenStore, token_bytes, write_tokens
 
 if TYPE_CHECKING:
     from gcdbench.contracts import Dataset
@@ -48,16 +49,39 @@ def open_images(shelf: Shelf, dataset: Dataset, part: str, resize: int) -> Image
 
 def make_stores(space: Workspace, reporter: Reporter) -> None:
     """Pack images and write token stores that the run wants and that are not there yet."""
-    source, shelf, config = space.source, space.shelf, space.config.store
+    source, config = space.source, space.config.store
     for part in source.images:
         _pack(space, part, reporter)
     if config.eval_tokens != "auto":
         for part in source.images:
             if part not in source.stored:
-                source.stored[part] = _eval_tokens(space, shelf, part, reporter)
+                source.stored[part] = _eval_tokens(space, part, reporter)
     if config.train_views and source.stored_views is None:
-        source.stored_views = _train_tokens(space, shelf, reporter)
+        source.stored_views = _train_tokens(space, reporter)
         source.views_per_row = config.train_views
+
+
+def planned_stores(space: Workspace) -> dict[str, str]:
+    """What each store of the run takes or would take, for a person."""
+    found = {}
+    source, config, dataset = space.source, space.config.store, space.data.dataset
+    for part, images in source.images.items():
+        if isinstance(images, PackedImages):
+            found[f"{part} images"] = f"stored in {images.path}"
+        elif isinstance(images, DirectImages) and not images.small and space.shelf.packs:
+            size = spoken_size(estimate(dataset, part, space.config.views.resize))
+            found[f"{part} images"] = f"would take {size} in {space.shelf.root}"
+    wanted = {}
+    if config.eval_tokens != "auto":
+        wanted = {f"{p} tokens": (_eval_store(space, p), len(i), config.eval_tokens) for p, i in source.images.items()}
+    if config.train_views:
+        rows = len(source.images["train"]) * config.train_views
+        wanted["training views"] = (_train_store(space), rows, config.train_tokens)
+    for name, (store, rows, dtype) in wanted.items():
+        size = spoken_size(token_bytes(rows, source.token_shape(), dtype))
+        there = store.description() is not None
+        found[name] = f"{dtype}, stored in {store.path}" if there else f"{dtype}, would take {size} in {store.root}"
+    return found
 
 
 def _pack(space: Workspace, part: str, reporter: Reporter) -> None:
@@ -87,16 +111,27 @@ def _facts(space: Workspace, part: str, dtype: str) -> dict[str, Any]:
         "blocks": space.backbone.start,
         "precision": space.compute.precision,
         "compiled": space.config.train.compile,
-        "device": space.compute.device.type,
+        "device": space.compute.describe(),
         "torch": torch.__version__,
+        "timm": version("timm"),
         "dtype": dtype,
     }
 
 
-def _eval_tokens(space: Workspace, shelf: Shelf, part: str, reporter: Reporter) -> TokenStore:
-    source, dtype = space.source, space.config.store.eval_tokens
+def _eval_store(space: Workspace, part: str) -> StoreFolder:
+    facts = {**_facts(space, part, space.config.store.eval_tokens), "views": "centre", "chunk": CHUNK}
+    return StoreFolder(space.shelf.root, "tokens", facts)
+
+
+def _train_store(space: Workspace) -> StoreFolder:
+    config = space.config.store
+    facts = {"views": config.train_views, "flip": space.config.views.flip, "chunk": CHUNK}
+    return StoreFolder(space.shelf.root, "tokens", {**_facts(space, "train", config.train_tokens), **facts})
+
+
+def _eval_tokens(space: Workspace, part: str, reporter: Reporter) -> TokenStore:
+    source, dtype, store = space.source, space.config.store.eval_tokens, _eval_store(space, part)
     total = len(source.images[part])
-    store = StoreFolder(shelf.root, "tokens", {**_facts(space, part, dtype), "views": "centre", "chunk": CHUNK})
     if store.description() is None:
         what = f"{dtype} tokens of {total:,} images of {space.data.dataset.title} ({part})"
         parts = (tokens for _, tokens in source.chunks(part, range(-(-total // CHUNK))))
@@ -105,13 +140,11 @@ def _eval_tokens(space: Workspace, shelf: Shelf, part: str, reporter: Reporter) 
     return TokenStore(store)
 
 
-def _train_tokens(space: Workspace, shelf: Shelf, reporter: Reporter) -> TokenStore:
+def _train_tokens(space: Workspace, reporter: Reporter) -> TokenStore:
     """Random views of every training row; the same ones for every run, so that all seeds share one store."""
-    source, config = space.source, space.config
+    source, config, store = space.source, space.config, _train_store(space)
     count, dtype = config.store.train_views, config.store.train_tokens
     total = len(source.images["train"])
-    facts = {**_facts(space, "train", dtype), "views": count, "flip": config.views.flip, "chunk": CHUNK}
-    store = StoreFolder(shelf.root, "tokens", facts)
 
     def parts() -> Iterator[Tensor]:
         random = generator(0, "stored views")

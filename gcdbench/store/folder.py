@@ -21,7 +21,7 @@ VARIABLE = "GCDBENCH_CACHE"
 DESCRIPTION = "store.json"
 SPARE = 0.02
 """Share of a store's size that must stay free on the disk besides."""
-HELD_BYTES = 64 << 20
+HELD_BYTES = 16 << 20
 """Bytes of a memory map that are read before their pages are given back."""
 
 Tell = Callable[[str], None]

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from gcdbench.contracts import Dataset
-from gcdbench.data.ahead import ahead, default_workers
+from gcdbench.data.decoding import decoded
 from gcdbench.data.images import Pixels, resized
 from gcdbench.data.splits import index_hash
 from gcdbench.store.folder import ReadPages, StoreFolder, Tell, damaged, spoken_size
@@ -65,8 +65,7 @@ def pack(store: StoreFolder, dataset: Dataset, part: str, resize: int, tell: Tel
         index = np.zeros(count, dtype=ENTRY)
         start = 0
         with (folder / PIXELS).open("wb") as stream:
-            decoded = ahead(lambda row: resized(dataset, part, row, resize), range(count), default_workers(), 64)
-            for row, image in decoded:
+            for row, image in enumerate(decoded(dataset, part, resize)):
                 content = np.ascontiguousarray(image)
                 index[row] = (start, *image.shape[:2], zlib.crc32(content.data))
                 stream.write(content.data)

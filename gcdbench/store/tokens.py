@@ -22,6 +22,11 @@ STORED = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """Names of the types tokens can be stored in; numpy knows them by their bytes only."""
 
 
+def token_bytes(rows: int, shape: tuple[int, ...], dtype: str) -> int:
+    """Size of a store."""
+    return rows * int(np.prod(shape)) * STORED[dtype].itemsize
+
+
 def write_tokens(
     store: StoreFolder,
     what: str,
@@ -33,7 +38,6 @@ def write_tokens(
     tick: Tick | None = None,
 ) -> None:
     """Write ``rows`` rows of tokens of one shape, which ``parts`` brings in order, unless the store is there."""
-    size = rows * int(np.prod(shape)) * STORED[dtype].itemsize
 
     def fill(folder: Path) -> dict[str, Any]:
         checksums = np.zeros(rows, dtype="<u4")
@@ -56,7 +60,7 @@ def write_tokens(
         digest = hashlib.sha256((folder / CHECKSUMS).read_bytes()).hexdigest()
         return {"rows": rows, "shape": list(shape), "dtype": dtype, "checksums_sha256": digest}
 
-    store.build(size, what, fill, tell)
+    store.build(token_bytes(rows, shape, dtype), what, fill, tell)
 
 
 class TokenStore:

@@ -141,4 +141,4 @@ def test_reading_does_not_grow_memory_with_the_number_of_images(tmp_path):
     before = resident()
     for start in range(0, 1500, 30):
         assert images.gather(np.arange(start, start + 30)).compact().flat[0] == start % 256
-    assert resident() - before < 100e6
+    assert resident() - before < 50e6

@@ -77,4 +77,4 @@ def test_reading_does_not_grow_memory(tmp_path):
     before = resident()
     for start in range(0, 60, 3):
         opened.read(np.arange(start, start + 3))
-    assert resident() - before < 100e6
+    assert resident() - before < 50e6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -39,10 +38,6 @@ class _Cifar(Dataset):
     @cached_property
     def _pixels(self) -> dict[str, NDArray[np.uint8]]:
         return {}
-
-    @cached_property
-    def _reading(self) -> threading.Lock:
-        return threading.Lock()
 
     def _load(self, part: str) -> tuple[NDArray[np.uint8], Index]:
         pixels, labels, items = [], [], []
@@ -89,9 +84,7 @@ class _Cifar(Dataset):
     def image(self, part: str, row: int) -> Image.Image:
         """The 32 x 32 image of a row."""
         if part not in self._pixels:
-            with self._reading:  # several threads ask for images at once
-                if part not in self._pixels:
-                    self._pixels[part] = self._load(part)[0]
+            self._pixels[part] = self._load(part)[0]
         return Image.fromarray(self._pixels[part][row].transpose(1, 2, 0))
 
     def files_hash(self, part: str) -> str:
