@@ -161,7 +161,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Batch:
-    """One training batch. Rows are images; views are stacked view-major: all first views, then all second ones."""
+    """One training batch. Rows are images; views are stacked view-major: all first views, then all second ones.
+
+    Several runs may train on the same batch: its tensors must not be changed in place.
+    """
 
     tokens: Tensor
     """(views x rows, tokens, dim) trunk output, or pixels for a method with train_from = 0."""

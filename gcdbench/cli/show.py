@@ -14,7 +14,7 @@ from gcdbench.config import flat_config
 from gcdbench.errors import UsageError
 from gcdbench.results.find import find_run
 from gcdbench.results.record import Record, read_record
-from gcdbench.results.summary import spoken_flops
+from gcdbench.results.summary import spoken_flops, spoken_times
 
 
 @click.command("show")
@@ -56,7 +56,7 @@ def _print(record: Record) -> None:
         "Parameters": f"{record.parameters['trained']:,} trained of {record.parameters['total']:,}",
         "Device": f"{record.device}, {record.config['train']['precision']}, "
         f"peak memory {record.peak_memory / 2**20:,.0f} MiB",
-        "Time": ", ".join(f"{name} {seconds:.1f} s" for name, seconds in record.timings.items()),
+        "Time": spoken_times(record),
         "One step": spoken_flops(record),
         "Source": ", ".join(f"{what} {_commit(state)}" for what, state in record.git.items()),
         "Finished": record.finished or "unknown",

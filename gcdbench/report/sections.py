@@ -14,7 +14,7 @@ from gcdbench.report.thumbnails import data_uri, per_cluster
 from gcdbench.report.view import RunView
 from gcdbench.results.setups import spell
 from gcdbench.results.sheet import Sheet, cells
-from gcdbench.results.summary import HEADLINE, spoken_flops
+from gcdbench.results.summary import HEADLINE, spoken_flops, spoken_times
 
 
 def summary(run: RunView) -> Section:
@@ -28,7 +28,7 @@ def summary(run: RunView) -> Section:
         ("Classes", f"{r.data['base_classes']} base, {r.data['novel_classes']} novel, K = {r.protocol['k']}"),
         ("Selection", f"{r.selected['rule']} (epoch {r.selected['epoch']})"),
         ("Parameters", f"{r.parameters['trained']:,} trained of {r.parameters['total']:,}"),
-        ("Time", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in r.timings.items())),
+        ("Time", spoken_times(r)),
         ("Peak memory", f"{r.peak_memory / 2**20:,.0f} MiB on {r.device}"),
         ("One step", spoken_flops(r)),
         ("Protocol", r.fingerprint),

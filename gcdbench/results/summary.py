@@ -34,3 +34,9 @@ def spoken_flops(record: Record) -> str:
     if found is None:
         return "operations not counted"
     return f"trunk {found['trunk'] / 1e9:.2f}, method {found['method'] / 1e9:.2f} GFLOP"
+
+
+def spoken_times(record: Record) -> str:
+    """Seconds of every phase; training that lanes shared is said to be shared."""
+    shared = {"train": f" (shared by {record.lanes} lanes)"} if record.lanes > 1 else {}
+    return ", ".join(f"{name} {seconds:.1f} s{shared.get(name, '')}" for name, seconds in record.timings.items())
