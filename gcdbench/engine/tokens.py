@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -26,6 +26,25 @@ KEEP_BYTES = 256 << 20
 """Evaluation tokens of a part are kept in memory if all of them are smaller than this."""
 
 Rows = NDArray[np.int64]
+
+
+def _compiled(trunk: Trunk) -> Callable[[Tensor], Tensor]:
+    """The compiled trunk; what the compiler cannot do is the user's to know."""
+    fast = torch.compile(trunk.raw)
+
+    def raw(images: Tensor) -> Tensor:
+        try:
+            return fast(images)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as fault:  # compilers fail in many ways
+            first = (str(fault).strip().splitlines() or [""])[0]
+            raise TrainingError(
+                f"The trunk cannot be compiled here ({type(fault).__name__}: {first}). Run without --compile; "
+                "torch.compile needs a C++ compiler on a CPU and Triton on a GPU."
+            ) from fault
+
+    return raw
 
 
 class TokenSource:
@@ -53,7 +72,7 @@ class TokenSource:
         self.stored_views: TokenStore | None = None
         """Store of training views: view v of row r at r x views + v."""
         self.views_per_row = 0
-        self._raw = torch.compile(trunk.raw) if compiled else trunk.raw
+        self._raw = _compiled(trunk) if compiled else trunk.raw
         self._kept: dict[tuple[str, int], Tensor] = {}
         self._shape: tuple[int, ...] | None = None
 

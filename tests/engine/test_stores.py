@@ -21,7 +21,7 @@ from gcdbench.engine.run import Place, Shelf, workspaces
 from gcdbench.engine.seeding import generator
 from gcdbench.engine.stores import make_stores
 from gcdbench.engine.tokens import TokenSource
-from gcdbench.errors import DataError, UsageError
+from gcdbench.errors import DataError, TrainingError, UsageError
 from gcdbench.store import folder
 from tests.engine.runs import assert_same, start
 
@@ -228,6 +228,18 @@ def test_compiling_is_another_run_and_equal_up_to_rounding(tmp_path, monkeypatch
     assert compiled.run_id != plain.run_id
     assert compiled.fingerprint == plain.fingerprint
     assert compiled.metrics == plain.metrics
+
+
+def test_a_compiler_that_fails_is_a_sentence(tmp_path, monkeypatch):
+    def broken(function, **_):
+        def call(*_):
+            raise RuntimeError("no compiler\nand a long story")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", broken)
+    with pytest.raises(TrainingError, match=r"cannot be compiled here \(RuntimeError: no compiler\). Run without"):
+        start(tmp_path, epochs=1, settings={"train.compile": True})
 
 
 @pytest.mark.slow
