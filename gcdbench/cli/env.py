@@ -23,6 +23,7 @@ def env_command(data_root: Path | None, as_json: bool) -> None:
     from gcdbench.data.locate import data_root as choose_root
     from gcdbench.engine.device import choose_device
     from gcdbench.results.provenance import versions
+    from gcdbench.store.folder import cache_root
 
     root = choose_root(data_root)
     facts = {
@@ -34,6 +35,7 @@ def env_command(data_root: Path | None, as_json: bool) -> None:
         "torch_threads": torch.get_num_threads(),
         "data_root": str(root.resolve()),
         "data_root_exists": root.exists(),
+        "cache": str(cache_root().resolve()),
         "plugins": {
             kind: [f"{p.name} ({p.package} {p.version})" for p in registry.plugins(kind)] for kind in registry.GROUPS
         },

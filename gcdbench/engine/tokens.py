@@ -184,7 +184,8 @@ class TokenSource:
             found = self._computed(part, list(wanted))
         for number, tokens in found:
             own = torch.from_numpy(wanted[number] - number * CHUNK)
-            yield tokens if len(own) == len(tokens) else tokens[own.to(tokens.device)]
+            # A copy in any case: what is kept must not change if somebody writes into what he was given.
+            yield tokens.clone() if len(own) == len(tokens) else tokens[own.to(tokens.device)]
 
     def _computed(self, part: str, numbers: list[int]) -> Iterator[tuple[int, Tensor]]:
         total = len(self.images[part])

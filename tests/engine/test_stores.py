@@ -96,6 +96,15 @@ def test_tokens_kept_in_memory_change_nothing(tmp_path, monkeypatch):
     assert_same(kept, start(tmp_path, where="fresh")[0])
 
 
+def test_what_is_kept_in_memory_cannot_be_changed_by_who_reads_it(tmp_path):
+    (space,) = workspaces(plan(RunRequest("rlcd", "digits")), Place(device="cpu"), Reporter())
+    rows = np.arange(400)
+    first = torch.cat([t.clone() for t in space.source.centre("train", rows, 100)])
+    for batch in space.source.centre("train", rows, 128):
+        batch.zero_()
+    assert torch.equal(torch.cat(list(space.source.centre("train", rows, 100))), first)
+
+
 def test_evaluation_from_the_store_runs_no_trunk(tmp_path, monkeypatch, on_disk):
     settings = {"store.eval_tokens": "fp32"}
     start(tmp_path, where="first", epochs=1, settings=settings, cache=tmp_path / "cache")
