@@ -6,6 +6,7 @@ rounding: random numbers are drawn on the host, sums are taken in a fixed order,
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -79,8 +80,14 @@ def semi_supervised_kmeans(
     its centre. ``generator`` lives on the host. A restart ends when its centres move by less than ``tolerance`` (sum
     of squared distances, relative to the features' variance), at the latest after ``iterations``.
     """
+    targets = torch.as_tensor(targets)
     data = _checked(features, targets, clusters, restarts, iterations)
-    targets = targets.to(data.device)
+    targets = targets.to(data.device).long()
+    # Distances do not depend on the origin, but their rounding does: it belongs into the middle of the rows.
+    middle = data.mean(0, dtype=_exact(data.device)).float()
+    data = data - middle
+    if not (data**2).sum(1).isfinite().all():
+        raise UsageError("k-means was given features whose squared distances are too large for float32.")
     classes = int(targets.max()) + 1 if len(targets) else 0
     centres = _starts(data, targets, classes, clusters, restarts, generator)
     shift = tolerance * float(data.var(0, unbiased=False).mean())
@@ -106,12 +113,21 @@ def semi_supervised_kmeans(
             active, centres = [active[place] for place in keep], centres[keep]
         if not active:
             break
-    return min((c for c in found if c is not None), key=lambda c: c.inertia)
+    best = min((c for c in found if c is not None), key=lambda c: c.inertia)
+    return dataclasses.replace(best, centres=best.centres + middle)
+
+
+def _exact(device: torch.device) -> torch.dtype:
+    """The type of sums over many rows: float64 where the device has it."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def _checked(features: Tensor, targets: Tensor, clusters: int, restarts: int, iterations: int) -> Tensor:
-    if features.ndim != 2 or len(features) != len(targets):
-        raise UsageError(f"k-means takes rows of features and a target each, not {tuple(features.shape)}.")
+    if features.ndim != 2 or 0 in features.shape or len(features) != len(targets) or targets.is_floating_point():
+        raise UsageError(
+            f"k-means takes rows of features and a whole number for each, not features of shape "
+            f"{tuple(features.shape)} and targets of shape {tuple(targets.shape)} and type {targets.dtype}."
+        )
     if min(restarts, iterations, clusters) < 1:
         raise UsageError("k-means needs at least one cluster, one restart and one iteration.")
     data = features.detach().float()
@@ -148,7 +164,7 @@ def _starts(
         nearest = nearest.expand(restarts, -1).clone()
     else:
         nearest = data.new_ones((restarts, len(rows)))  # the first centre is any row
-    draws = torch.rand((clusters - classes, restarts), generator=generator, dtype=torch.float64)
+    draws = torch.rand((clusters - classes, restarts), generator=generator, dtype=_exact(data.device))
     for number, draw in enumerate(draws, classes):
         chosen = rows[_weighted(nearest, draw)]
         centres[:, number] = chosen
@@ -159,7 +175,7 @@ def _starts(
 
 def _weighted(weights: Tensor, draw: Tensor) -> Tensor:
     """(restarts,) a row of each restart, drawn in proportion to its weight; the last one if all weights are zero."""
-    total = weights.double().cumsum(1)
+    total = weights.to(draw.dtype).cumsum(1)
     place = torch.searchsorted(total, draw.to(total.device)[:, None] * total[:, -1:], right=True)
     return place[:, 0].clamp(max=weights.shape[1] - 1)
 
@@ -180,14 +196,14 @@ def _assign(data: Tensor, centres: Tensor, targets: Tensor, known: Tensor) -> tu
     restarts, clusters, dim = centres.shape
     flat = centres.reshape(-1, dim)
     squares = (data**2).sum(1)
-    labels, inertia = [], torch.zeros(restarts, dtype=torch.float64, device=data.device)
+    labels, inertia = [], torch.zeros(restarts, dtype=_exact(data.device), device=data.device)
     for block in _blocks(len(data), restarts * clusters):
         distance = _distances(data[block], squares[block], flat).view(-1, restarts, clusters)
         best, number = distance.min(2)
         own = targets[block].clamp(min=0)[:, None, None].expand(-1, restarts, 1)
         fixed = known[block, None]
         labels.append(torch.where(fixed, own[:, :, 0], number))
-        inertia += torch.where(fixed, distance.gather(2, own)[:, :, 0], best).double().sum(0)
+        inertia += torch.where(fixed, distance.gather(2, own)[:, :, 0], best).sum(0, dtype=inertia.dtype)
     return torch.cat(labels).T, inertia
 
 

@@ -38,6 +38,7 @@ def plain_lloyd(data, targets, centres, iterations):
 def test_iterations_equal_plain_loops(labelled, monkeypatch):
     data, truth = blobs(spread=2.0)
     targets = torch.where((truth < labelled) & (torch.arange(len(truth)) % 3 == 0), truth, -1)
+    data = data - data.mean(0, dtype=torch.float64).float()
     starts = []
     original = clustering._starts
 
@@ -189,5 +190,27 @@ def test_wrong_questions_are_sentences():
         kmeans(data * float("nan"), 2, seeded())
     with pytest.raises(UsageError, match="at least one"):
         kmeans(data, 2, seeded(), restarts=0)
-    with pytest.raises(UsageError, match="a target each"):
-        semi_supervised_kmeans(data, hidden[:3], 2, seeded())
+    for features, targets in (
+        (data, hidden[:3]),
+        (data, hidden.float()),
+        (torch.zeros(10, 0), hidden),
+        (data[0], hidden),
+    ):
+        with pytest.raises(UsageError, match="a whole number for each"):
+            semi_supervised_kmeans(features, targets, 2, seeded())
+    with pytest.raises(UsageError, match="too large for float32"):
+        kmeans(data * 1e20, 2, seeded())
+
+
+@pytest.mark.parametrize("offset", [0.0, 3e3, 1e4])
+def test_far_from_the_origin_is_as_good_as_near(offset):
+    data, truth = blobs(clusters=5, spread=0.1)
+    found = kmeans(data + offset, 5, seeded())
+    assert all(len(truth[found.labels == k].unique()) == 1 for k in range(5))
+    own = ((data + offset - found.centres[found.labels]) ** 2).sum().item()
+    assert found.inertia == pytest.approx(own, rel=0.05)
+
+
+def test_numpy_targets_are_taken():
+    data, truth = blobs()
+    assert torch.equal(semi_supervised_kmeans(data, truth.numpy(), 6, seeded()).labels, truth)

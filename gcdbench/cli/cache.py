@@ -30,13 +30,16 @@ def _stores(root: Path) -> list[dict[str, Any]]:
 @json_option
 def list_command(cache: Path | None, as_json: bool) -> None:
     """List the stores and their sizes."""
-    from gcdbench.store.folder import cache_root, spoken_size
+    from gcdbench.store.folder import cache_root, leftovers, spoken_size
 
     root = cache_root(cache)
-    found = _stores(root)
+    found, left = _stores(root), [str(path) for path in leftovers(root)]
     if as_json:
-        print_json({"cache": str(root), "stores": found})
+        print_json({"cache": str(root), "stores": found, "unfinished": left})
         return
+    if left:
+        told = f"{len(left)} unfinished stores of killed processes; `gcdbench cache delete --all` deletes them as well."
+        out().print(told, markup=False, soft_wrap=True)
     if not found:
         out().print(f"There are no stores in {root}.", markup=False, soft_wrap=True)
         return
@@ -53,15 +56,19 @@ def list_command(cache: Path | None, as_json: bool) -> None:
 @json_option
 def delete_command(keys: tuple[str, ...], everything: bool, cache: Path | None, as_json: bool) -> None:
     """Delete stores by their names (or beginnings of them), or all of them."""
-    from gcdbench.store.folder import cache_root, delete_store, spoken_size
+    import shutil
 
-    if bool(keys) == everything:
+    from gcdbench.store.folder import cache_root, delete_store, leftovers, spoken_size
+
+    if "" in keys or bool(keys) == everything:
         raise UsageError("Name the stores to delete (`gcdbench cache list`), or give --all.")
     root = cache_root(cache)
     found = _stores(root)
     chosen = found if everything else [_named(key, found, root) for key in keys]
     for store in chosen:
         delete_store(root, store)
+    for path in leftovers(root) if everything else ():
+        shutil.rmtree(path, ignore_errors=True)
     if as_json:
         print_json({"cache": str(root), "deleted": chosen})
         return

@@ -62,7 +62,7 @@ def run_command(
     from gcdbench.coercion import parse_assignment
     from gcdbench.engine.preflight import describe_plan
     from gcdbench.engine.request import RunRequest, plan
-    from gcdbench.engine.run import all_records, execute_all, workspaces
+    from gcdbench.engine.run import all_records, distinct, execute_all, workspaces
     from gcdbench.engine.trackers import check_names
     from gcdbench.engine.workspace import Cache
 
@@ -72,7 +72,7 @@ def run_command(
     planned = [plan(one) for one in request.each()]
     display, cache = Display(), Cache()
     with display:
-        spaces = [space for one in planned for space in workspaces(one, place, display, cache)]
+        spaces = distinct(space for one in planned for space in workspaces(one, place, display, cache))
         if dry_run:
             plans = [describe_plan(space, place.runs) for space in spaces]
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,8 +14,9 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from gcdbench.contracts import Dataset
+from gcdbench.data.ahead import ahead, default_workers
 from gcdbench.data.images import resized
-from gcdbench.errors import GcdbenchError
+from gcdbench.errors import DataError, GcdbenchError
 
 ALONE = 256
 """Images that are not worth the start of further processes."""
@@ -39,25 +41,45 @@ class _Decoder(TorchDataset[NDArray[np.uint8] | GcdbenchError]):
 
 
 def decoded(dataset: Dataset, part: str, resize: int) -> Iterator[NDArray[np.uint8]]:
-    """Every image of a part, decoded and resized, in row order.
+    """Every image of a part, decoded and resized, in row order, with all cores.
 
-    With processes, because decoding in threads keeps only one or two cores busy.
+    Processes where they can be forked, because decoding in threads keeps only one or two cores busy; elsewhere a new
+    process would have to run the user's script again.
     """
     rows = _Decoder(dataset, part, resize)
-    workers = 0 if len(rows) <= ALONE else os.cpu_count() or 1
+    if len(rows) <= ALONE or not sys.platform.startswith("linux"):
+        images = _threaded(rows)
+    else:
+        images = _forked(rows)
+    for found in images:
+        if isinstance(found, GcdbenchError):
+            raise found
+        yield found
+
+
+def _threaded(rows: _Decoder) -> Iterator[NDArray[np.uint8] | GcdbenchError]:
+    for _, image in ahead(rows.__getitem__, range(len(rows)), default_workers(), 64):
+        yield image
+
+
+def _forked(rows: _Decoder) -> Iterator[NDArray[np.uint8] | GcdbenchError]:
     loader = DataLoader(
         rows,
         batch_size=None,
         shuffle=False,
-        num_workers=workers,
-        prefetch_factor=8 if workers else None,
+        num_workers=os.cpu_count() or 1,
+        prefetch_factor=8,
         collate_fn=_as_it_is,
+        multiprocessing_context="fork",
         generator=torch.Generator(),
     )
-    for found in loader:
-        if isinstance(found, GcdbenchError):
-            raise found
-        yield found
+    try:
+        yield from loader
+    except RuntimeError as fault:
+        raise DataError(
+            f"A process that decodes images of {rows.dataset.title} has died ({fault}). Is there enough memory? "
+            "--no-image-store does without these processes."
+        ) from fault
 
 
 def _as_it_is(image: Any) -> Any:

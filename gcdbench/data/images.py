@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from gcdbench.contracts import Dataset
+from gcdbench.engine.faults import plugin_call
 from gcdbench.errors import DataError
 
 KEEP_BYTES = 64 << 20
@@ -65,7 +66,8 @@ def resize_shorter(image: Image.Image, side: int) -> Image.Image:
 
 def resized(dataset: Dataset, part: str, row: int, side: int) -> NDArray[np.uint8]:
     """(height, width, 3): a row's image, decoded and resized."""
-    image = dataset.image(part, row)
+    with plugin_call(dataset.name, "image", kind="dataset"):
+        image = dataset.image(part, row)
     if max(image.size) > MAX_RATIO * min(image.size):
         name = dataset.index(part).items[row]
         raise DataError(f"The image {name} is {image.size[0]} x {image.size[1]} pixels: too long and thin to use.")

@@ -76,8 +76,8 @@ class Crops:
         return self._moved(lambda tensor: tensor.pin_memory())
 
     def to(self, device: torch.device) -> Crops:
-        """On a device, without waiting."""
-        return self._moved(lambda tensor: tensor.to(device, non_blocking=True))
+        """On a device; on a GPU, to which pinned memory is copied, without waiting."""
+        return self._moved(lambda tensor: tensor.to(device, non_blocking=device.type == "cuda"))
 
     def _moved(self, move: Callable[[Tensor], Tensor]) -> Crops:
         return Crops(move(self.flat), move(self.first), move(self.width), move(self.mirror), self.side)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gcdbench import registry
-from gcdbench.config import flat_config
+from gcdbench.config import NEUTRAL, flat_config
 from gcdbench.engine.batch import Job, run_jobs
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.request import RunRequest, plan
@@ -150,7 +150,8 @@ def _instead(absent: Sequence[Contestant], wanted: Wanted, dataset: str, records
     methods = {c.method for c in absent}
     there = [r for r in records if r.dataset == dataset and r.method in methods]
     for record in there:
-        lacks = next((key for key in wanted.settings if key not in flat_config(record.config)), None)
+        known = {**NEUTRAL, **flat_config(record.config)}
+        lacks = next((key for key in wanted.settings if key not in known), None)
         if lacks is not None:
             return f" '{record.method}' has no setting {lacks}."
     others = group(there)

@@ -42,5 +42,5 @@ def batches(space: Workspace, plans: Iterable[ViewPlan]) -> Generator[tuple[View
         facts = (visible[plan.rows], is_labelled[plan.rows], plan.rows.clone())
         if space.compute.pins:
             facts = tuple(f.pin_memory() for f in facts)  # type: ignore[assignment]
-        target, lab, index = (f.to(device, non_blocking=True) for f in facts)
+        target, lab, index = (f.to(device, non_blocking=space.compute.pins) for f in facts)
         yield plan, Batch(tokens, target, lab, index, plan.views)

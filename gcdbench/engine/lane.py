@@ -45,7 +45,8 @@ class Lane:
         """Set learning rates and forget the last epoch's sums."""
         for optim in self.optims.values():
             for group in optim.optimizer.param_groups:
-                group["lr"] = optim.schedule(group["initial_lr"], t)
+                with plugin_call(self.name, "schedule"):
+                    group["lr"] = optim.schedule(group["initial_lr"], t)
         self.sums = {}
 
     def step(self, batch: Batch, t: Progress) -> None:
@@ -60,10 +61,12 @@ class Lane:
             for optim in self.optims.values():
                 optim.optimizer.zero_grad(set_to_none=True)
             self.scaler.scale(total).backward()
-        active = self.method.active(t)
+        with plugin_call(self.name, "active"):
+            active = self.method.active(t)
         for name, optim in self.optims.items():
             if active is None or name in active:
-                self.scaler.step(optim.optimizer)
+                with plugin_call(self.name, "optimizer.step"):
+                    self.scaler.step(optim.optimizer)
         self.scaler.update()
         self._accumulate(losses, total, t.step)
         with plugin_call(self.name, "on_step_end"), torch.no_grad():
@@ -111,8 +114,10 @@ class Lane:
 
     def state(self) -> dict[str, Any]:
         """Everything a checkpoint must hold."""
+        with plugin_call(self.name, "state_dict"):
+            weights = self.method.state_dict()
         return {
-            "method": self.method.state_dict(),
+            "method": weights,
             "optims": {name: optim.optimizer.state_dict() for name, optim in self.optims.items()},
             "scaler": self.scaler.state_dict(),
         }

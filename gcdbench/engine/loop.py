@@ -42,9 +42,8 @@ def _attempt(runner: Runner, action: Callable[[], object], reporter: Reporter) -
     """Do something for one lane; what it does wrong ends this lane alone."""
     try:
         action()
-    except GcdbenchError as fault:
-        runner.stop(fault)
-        reporter.dropped(runner.space, fault)
+    except Exception as fault:  # a plugin, a full disk: the others must not suffer for it
+        reporter.dropped(runner.space, runner.stop(fault))
 
 
 def _finish(runner: Runner, reporter: Reporter) -> None:
@@ -75,8 +74,7 @@ def _epoch(cohort: Sequence[Runner], reporter: Reporter) -> None:
             reporter.step(t, lanes)
     except GcdbenchError as fault:  # the images or the trunk, which all of them need
         for runner in lanes:
-            runner.stop(fault)
-            reporter.dropped(runner.space, fault)
+            reporter.dropped(runner.space, runner.stop(fault))
         return
     finally:
         stream.close()

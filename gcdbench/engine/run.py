@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from gcdbench.engine.runner import Runner
 from gcdbench.engine.stores import Shelf, make_stores
 from gcdbench.engine.trackers import Trackers
 from gcdbench.engine.workspace import Cache, Workspace, prepare
-from gcdbench.errors import GcdbenchError
+from gcdbench.errors import GcdbenchError, UsageError
 from gcdbench.results.record import Record, read_record
 from gcdbench.results.rundir import RunDirectory
 
@@ -36,6 +36,10 @@ class Place:
     shelf: Shelf = dataclasses.field(default_factory=Shelf.at)
     lanes: int = MAX_LANES
     """Runs that are trained together at most."""
+
+    def __post_init__(self) -> None:
+        if self.lanes < 1:
+            raise UsageError(f"lanes is {self.lanes}; at least one run must be trained at a time.")
 
 
 def run(
@@ -88,7 +92,7 @@ def run(
     place = Place(Path(runs), root, device, workers, shelf, lanes)
     reporter = reporter or Reporter()
     shared = Cache()
-    spaces = [s for one in request.each() for s in workspaces(plan(one), place, reporter, shared)]
+    spaces = distinct(s for one in request.each() for s in workspaces(plan(one), place, reporter, shared))
     return all_records(execute_all(spaces, place, reporter, force, track))
 
 
@@ -101,6 +105,11 @@ def workspaces(planned: Plan, place: Place, reporter: Reporter, cache: Cache | N
         compute = Compute(chosen, resolved.config.train.precision)
         warn = reporter.warn if number == 0 else None
         yield prepare(planned, resolved, compute, place.root, place.workers, cache, warn, place.shelf)
+
+
+def distinct(spaces: Iterable[Workspace]) -> list[Workspace]:
+    """Each run once, though two names may mean the same one (`rlcd` and `rlcd:paper`)."""
+    return list({space.run_id: space for space in spaces}.values())
 
 
 def directory(space: Workspace, runs: Path) -> RunDirectory:
@@ -164,12 +173,15 @@ def _train_group(
     runners: list[Runner] = []
     try:
         for space in group:
-            runners.append(_runner(space, directory(space, place.runs), reporter, force, track))
+            runners.append(Runner(space, directory(space, place.runs), Trackers(track, reporter.warn)))
+            _begin(runners[-1], force, reporter)
         try:
-            make_stores(group[0], reporter)
+            if not all(runner.over for runner in runners):
+                make_stores(group[0], reporter)
         except GcdbenchError as fault:
             for runner in runners:
-                runner.stop(fault)
+                if not runner.over:
+                    runner.stop(fault)
         train_together([r for r in runners if not r.over], reporter)
     except BaseException as fault:
         for runner in runners:
@@ -182,14 +194,17 @@ def _train_group(
     return [Result(runner.space, runner.record, runner.fault) for runner in runners]
 
 
-def _runner(space: Workspace, folder: RunDirectory, reporter: Reporter, force: bool, track: Sequence[str]) -> Runner:
-    trackers = Trackers(track, reporter.warn)
-    if force:
-        folder.clear()
-    folder.open({**space.config.as_dict(), "sources": dict(space.resolved.sources), "run_id": space.run_id})
-    folder.log(f"start, device {space.compute.describe()}")
+def _begin(runner: Runner, force: bool, reporter: Reporter) -> None:
+    """Make the run's directory; one that cannot be made ends this run alone."""
+    space, folder = runner.space, runner.folder
+    try:
+        if force:
+            folder.clear()
+        folder.open({**space.config.as_dict(), "sources": dict(space.resolved.sources), "run_id": space.run_id})
+        folder.log(f"start, device {space.compute.describe()}")
+    except OSError as fault:
+        reporter.dropped(space, runner.stop(fault))
     space.compute.start_measuring()
-    return Runner(space, folder, trackers)
 
 
 def all_records(results: Sequence[Result]) -> list[Record]:

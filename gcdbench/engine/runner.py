@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gcdbench.contracts import Batch, Progress, Stage
 from gcdbench.engine import checkpoint
-from gcdbench.engine.faults import plugin_call
+from gcdbench.engine.faults import forget_frames, plugin_call, told
 from gcdbench.engine.lane import Lane
 from gcdbench.engine.recording import make_record, write_names
 from gcdbench.engine.scoring import predict, score
 from gcdbench.engine.seeding import AmbientStream, generator
 from gcdbench.engine.selected import Selected, evaluate
 from gcdbench.engine.trackers import Trackers
-from gcdbench.errors import GcdbenchError
+from gcdbench.errors import GcdbenchError, PluginError
 from gcdbench.files import write_json
 
 if TYPE_CHECKING:
@@ -52,12 +54,14 @@ class Runner:
         space = self.space
         self.lane = lane = Lane(space.config.method, space.method(), space.compute)
         saved = checkpoint.load(self.folder.path, space.compute.device)
-        with plugin_call(lane.name, "stages"):
+        with AmbientStream(space.config.seed, "stages"), plugin_call(lane.name, "stages"):
             self.stages = list(lane.method.stages())
+        if not all(isinstance(stage, Stage) for stage in self.stages):
+            raise PluginError(f"The method '{lane.name}' must return gcdbench.Stage objects from stages.")
         self.stage_number, self.epoch = (saved["stage"], saved["epoch"]) if saved else (0, 0)
         self.selected = Selected.restore(saved["selected"] if saved else None)
         if self.stages:
-            lane.start_stage(self.stages[self.stage_number])
+            self._start_stage()
         if saved is not None:
             lane.restore(saved["lane"])
         self._advance()
@@ -80,7 +84,12 @@ class Runner:
         while self.stage_number < len(self.stages) and self.epoch >= self.stages[self.stage_number].epochs:
             self.stage_number, self.epoch = self.stage_number + 1, 0
             if self.stage_number < len(self.stages):
-                self._lane.start_stage(self.stages[self.stage_number])
+                self._start_stage()
+
+    def _start_stage(self) -> None:
+        stage = self.stages[self.stage_number]
+        with AmbientStream(self.space.config.seed, "stage", stage.name):
+            self._lane.start_stage(stage)
 
     @property
     def _lane(self) -> Lane:
@@ -111,8 +120,10 @@ class Runner:
     def step(self, batch: Batch, number: int) -> None:
         """One optimiser step; now and then a look at the losses."""
         t = self.progress(number)
+        # Lanes share the numbers, but each has a tensor of its own, with a gradient of its own if it asks for one.
+        own = dataclasses.replace(batch, tokens=batch.tokens.detach())
         with self._ambient:
-            self._lane.step(batch, t)
+            self._lane.step(own, t)
         now = time.monotonic()
         if now - self.looked > LOOK:
             self.looked = now
@@ -167,19 +178,27 @@ class Runner:
         started = time.monotonic()
         scores = score(space, prediction, rows)
         space.timings["evaluate"] = time.monotonic() - started
-        record = make_record(space, folder, method, scores, self.selected, self.most_lanes)
+        # An earlier process may have trained some epochs with more lanes.
+        lanes = max([self.most_lanes, *(int(line.get("lanes", 1)) for line in folder.epochs())])
+        record = make_record(space, folder, method, scores, self.selected, lanes)
         write_json(folder.record_file, record.as_dict())
         folder.log("finished")
         self.trackers.finish(record.as_dict())
         self.record = record
         self.close()
 
-    def stop(self, fault: BaseException) -> None:
+    def stop(self, fault: BaseException) -> GcdbenchError:
         """The run ends here; its last checkpoint stays. Call it where the fault is being handled."""
-        self.folder.log(f"stopped: {type(fault).__name__}: {fault}\n{traceback.format_exc()}")
-        if isinstance(fault, GcdbenchError):
-            self.fault = fault
+        with suppress(OSError):  # a full disk may be the very reason
+            self.folder.log(f"stopped: {type(fault).__name__}: {fault}\n{traceback.format_exc()}")
+        name = self.space.config.method
+        if isinstance(fault, Exception):
+            self.fault = told(fault, name)
+            forget_frames(fault)
+        else:
+            self.fault = GcdbenchError(f"The run of '{name}' was interrupted.")
         self.close()
+        return self.fault
 
     def close(self) -> None:
         """Release tail, optimisers and trackers."""

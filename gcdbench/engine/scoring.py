@@ -27,7 +27,12 @@ def predict(space: Workspace, method: Method, rows: str) -> Prediction:
             answer = method.predict(space.pool(rows, "predict"))
     finally:
         method.train(was_training)
+    if not isinstance(answer, Prediction):
+        raise PluginError(f"The method '{name}' must return a gcdbench.Prediction from predict, not {answer!r}.")
     expected = len(space.scored_rows(rows))
+    confidence = answer.confidence
+    if confidence is not None and not (isinstance(confidence, np.ndarray) and confidence.shape == (expected,)):
+        raise PluginError(f"The method '{name}' must give a numpy array of one confidence per row, or None.")
     cluster = np.asarray(answer.cluster)
     if cluster.shape != (expected,) or not np.issubdtype(cluster.dtype, np.integer):
         raise PluginError(

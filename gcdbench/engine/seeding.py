@@ -27,9 +27,9 @@ def generator(seed: int, *names: str | int, device: torch.device | str = "cpu") 
 class AmbientStream:
     """The global streams of torch, numpy and random as one consumer sees them: derived ones, its own.
 
-    Inside, it draws from them; outside, nothing has been drawn. It may be entered any number of times and goes on
-    where it left off, so that several consumers take turns without seeing each other. For code that cannot be handed
-    a generator: layer constructors, dropout, third-party plugins.
+    Inside, it draws from them; outside, nothing has been drawn, and no global switch of torch is turned. It may be
+    entered any number of times and goes on where it left off, so that several consumers take turns without seeing
+    each other. For code that cannot be handed a generator: layer constructors, dropout, third-party plugins.
     """
 
     def __init__(self, seed: int, *names: str | int) -> None:
@@ -53,16 +53,26 @@ class AmbientStream:
 
 def _global_state() -> tuple[Any, ...]:
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return torch.get_rng_state(), cuda, np.random.get_state(), random.getstate()
+    return torch.get_rng_state(), cuda, np.random.get_state(), random.getstate(), _modes()
 
 
 def _set_global_state(state: tuple[Any, ...]) -> None:
-    cpu, cuda, numbers, plain = state
+    cpu, cuda, numbers, plain, modes = state
     torch.set_rng_state(cpu)
     if cuda:
         torch.cuda.set_rng_state_all(cuda)
     np.random.set_state(numbers)
     random.setstate(plain)
+    if modes != _modes():
+        grad, dtype, threads = modes
+        torch.set_grad_enabled(grad)
+        torch.set_default_dtype(dtype)
+        torch.set_num_threads(threads)
+
+
+def _modes() -> tuple[bool, torch.dtype, int]:
+    """Global switches of torch that a plugin may turn."""
+    return torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads()
 
 
 def fenced_rng(seed: int, *names: str | int) -> AmbientStream:

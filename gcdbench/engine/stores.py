@@ -15,7 +15,7 @@ from gcdbench.data.images import DirectImages, Images
 from gcdbench.data.views import random_plan
 from gcdbench.engine.seeding import generator
 from gcdbench.engine.tokens import CHUNK
-from gcdbench.store.folder import ShortOfDisk, StoreFolder, cache_root, spoken_size
+from gcdbench.store.folder import CannotStore, StoreFolder, cache_root, spoken_size
 from gcdbench.store.images import PackedImages, estimate, image_facts, image_store, pack
 from gcdbench.store.tokens import TokenStore, token_bytes, write_tokens
 
@@ -92,7 +92,7 @@ def _pack(space: Workspace, part: str, reporter: Reporter) -> None:
     store = image_store(space.shelf.root, dataset, part, resize)
     try:
         pack(store, dataset, part, resize, reporter.announce, _ticker(reporter, f"packing {part} images"))
-    except ShortOfDisk as fault:
+    except CannotStore as fault:
         reporter.warn(f"{fault} Images are decoded in every epoch instead.")
         return
     space.source.images[part] = PackedImages(store)
@@ -111,6 +111,7 @@ def _facts(space: Workspace, part: str, dtype: str) -> dict[str, Any]:
         "blocks": space.backbone.start,
         "precision": space.compute.precision,
         "compiled": space.config.train.compile,
+        "pass": min(CHUNK, space.config.train.micro_batch),
         "device": space.compute.describe(),
         "torch": torch.__version__,
         "timm": version("timm"),

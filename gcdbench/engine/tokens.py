@@ -194,8 +194,8 @@ class TokenSource:
         if bytes_per_row * total > KEEP_BYTES:
             yield from self.chunks(part, numbers)
             return
-        for number, tokens in self.chunks(part, all_numbers):
-            self._kept[part, number] = tokens
+        # All or nothing: a fault on the way must not leave some of them.
+        self._kept |= {(part, number): tokens for number, tokens in self.chunks(part, all_numbers)}
         yield from ((n, self._kept[part, n]) for n in numbers)
 
     def release(self) -> None:
@@ -207,4 +207,4 @@ class TokenSource:
 
     def _arrived(self, tokens: Tensor) -> Tensor:
         """On the device, in the type the trunk gives (its residual stream is float32 even under autocast)."""
-        return tokens.to(self.compute.device, non_blocking=True).float()
+        return tokens.to(self.compute.device, non_blocking=self.compute.pins).float()

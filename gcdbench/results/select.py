@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gcdbench.backbone.catalogue import short_name
-from gcdbench.config import flat_config
+from gcdbench.config import NEUTRAL, NOT_IN_IDENTITY, flat_config
 from gcdbench.errors import UsageError
 from gcdbench.results.record import Record
 from gcdbench.results.setups import Setup, backbone_of, distinct_names, group, spell
@@ -47,8 +47,18 @@ class Wanted:
             (not self.datasets or record.dataset in self.datasets)
             and (self.backbone is None or backbone_of(record) == short_name(self.backbone))
             and (self.seeds is None or record.seed in self.seeds)
-            and all(spell(flat.get(key)) == spell(value) for key, value in self.settings.items())
+            and all(_fits(flat, key, value) for key, value in self.settings.items())
         )
+
+
+def _fits(flat: Mapping[str, Any], key: str, value: Any) -> bool:
+    """Whether a run has a setting. Settings that change no result fit any run, and neutral values each other."""
+    if key in NOT_IN_IDENTITY:
+        return True
+    neutral = NEUTRAL.get(key, ())
+    if value in neutral:
+        return key not in flat or flat[key] in neutral
+    return spell(flat.get(key)) == spell(value)
 
 
 @dataclass(frozen=True)

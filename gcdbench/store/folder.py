@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gcdbench.errors import DataError
+from gcdbench.errors import DataError, UsageError
 from gcdbench.files import write_json
 
 VARIABLE = "GCDBENCH_CACHE"
@@ -34,7 +34,10 @@ def cache_root(given: Path | None = None) -> Path:
     named = os.environ.get(VARIABLE)
     if named:
         return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gcdbench"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gcdbench"
+    except RuntimeError as fault:  # no home, as in some containers
+        raise UsageError(f"There is no home folder for stores: name one with --cache or {VARIABLE}.") from fault
 
 
 def spoken_size(count: float) -> str:
@@ -45,8 +48,8 @@ def spoken_size(count: float) -> str:
     return f"{max(count, 1) / 1e3:.3g} kB"
 
 
-class ShortOfDisk(DataError):
-    """A store would not fit."""
+class CannotStore(DataError):
+    """There is no room for a store, or no permission."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ class StoreFolder:
                 tell(f"Writing {what}, about {spoken_size(size)}, to {self.path} (once).")
                 self._fill(what, fill)
         except OSError as fault:
-            raise DataError(
+            raise CannotStore(
                 f"{what[:1].upper()}{what[1:]} cannot be written to {self.path}: {fault.strerror or fault}. "
                 f"Choose another folder with --cache or {VARIABLE}."
             ) from fault
@@ -108,7 +111,7 @@ class StoreFolder:
     def _require(self, size: int, what: str) -> None:
         free = shutil.disk_usage(self.path.parent).free
         if size * (1 + SPARE) > free:
-            raise ShortOfDisk(
+            raise CannotStore(
                 f"{what[:1].upper()}{what[1:]} would take {spoken_size(size)}, but {self.path.parent} has only "
                 f"{spoken_size(free)} free. Choose another folder with --cache or {VARIABLE}."
             )
@@ -142,18 +145,36 @@ def read_description(path: Path) -> dict[str, Any] | None:
         found = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    whole = isinstance(found, dict) and found.get("kind") == path.parent.name and isinstance(found.get("bytes"), int)
+    return found if whole else None
 
 
 def list_stores(root: Path) -> list[dict[str, Any]]:
     """Descriptions of all finished stores, with their key; what is no store is passed over."""
     found = []
     for path in sorted(root.glob(f"*/*/{DESCRIPTION}")):
-        description = read_description(path.parent) or {}
-        if isinstance(description.get("bytes"), int) and description.get("kind") == path.parent.parent.name:
-            known = {name: description.get(name) for name in ("kind", "what", "bytes", "facts")}
-            found.append({"key": path.parent.name, **known})
+        description = read_description(path.parent)
+        if description is not None:
+            known = {name: description.get(name) for name in ("kind", "bytes", "facts")}
+            found.append({"key": path.parent.name, **known, "what": str(description.get("what"))})
     return found
+
+
+def leftovers(root: Path) -> list[Path]:
+    """What killed processes have left of stores they were writing; not what somebody is writing now."""
+    return [path for path in sorted(root.glob("*/.*.tmp")) if path.is_dir() and not _locked(path)]
+
+
+def _locked(temporary: Path) -> bool:
+    lock = temporary.parent / f".{temporary.name.split('.')[1]}.lock"
+    try:
+        import fcntl
+
+        with lock.open("a") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except (ImportError, OSError):  # somebody holds it, or nobody can tell
+        return True
 
 
 def delete_store(root: Path, store: Mapping[str, Any]) -> None:

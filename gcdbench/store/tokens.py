@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gcdbench.errors import DataError
 from gcdbench.store.folder import ReadPages, StoreFolder, Tell, damaged, spoken_size
 from gcdbench.store.images import Tick
 
@@ -51,7 +52,7 @@ def write_tokens(
                     stream.write(row.data)
                     done += 1
                 if not content.isfinite().all():
-                    raise damaged(folder, f"a token does not fit into {dtype}; store bf16 or fp32")
+                    raise DataError(f"Some tokens are too large for {dtype}: store them as bf16 or fp32.")
                 if tick is not None:
                     tick(done, rows)
             stream.flush()

@@ -74,7 +74,12 @@ def test_stores_on_the_command_line(cli, tmp_path):
     assert "Deleted 1 stores, 1.74 MB." in cli("cache", "delete", gone[:6], "--cache", "cache").stdout
     assert cli("cache", "delete", gone, "--cache", "cache").code == 2
     assert cli("cache", "delete", "--cache", "cache").code == 2
+    assert cli("cache", "delete", "", "--cache", "cache").code == 2
+    left = tmp_path / "cache" / "tokens" / ".0123456789abcdef.x.tmp"
+    left.mkdir()
+    assert "1 unfinished stores of killed processes" in cli("cache", "list", "--cache", "cache").stdout
     cli("cache", "delete", "--all", "--cache", "cache")
+    assert not left.exists()
     assert cli("cache", "list", "--cache", "cache").stdout == "There are no stores in cache.\n"
 
 
@@ -109,3 +114,13 @@ def test_the_short_help_lists_every_command_and_imports_none(gcdbench):
     for name, (_, purpose) in COMMANDS.items():
         assert re.search(rf"^  {name} +{re.escape(purpose)}$", answer.stdout, flags=re.MULTILINE)
         assert cli.get_command(None, name).name == name
+
+
+def test_neutral_values_are_the_same_run_also_where_runs_are_chosen(cli):
+    assert cli("run", "--method", "rlcd,rlcd:released", *QUICK).code == 0
+    for same in ("store.eval_tokens=fp32", "store.train_views=0", "train.compile=false", "eval.batch_size=7"):
+        answer = cli("compare", "rlcd", "rlcd:released", *QUICK, "--set", same, "--json")
+        assert answer.code == 0, answer.stderr
+    other = cli("compare", "rlcd", "rlcd:released", *QUICK, "--set", "store.train_views=4")
+    assert other.code == 2
+    assert "no finished run" in other.stderr

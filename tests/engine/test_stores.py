@@ -21,7 +21,7 @@ from gcdbench.engine.run import Place, Shelf, workspaces
 from gcdbench.engine.seeding import generator
 from gcdbench.engine.stores import make_stores
 from gcdbench.engine.tokens import TokenSource
-from gcdbench.errors import DataError, TrainingError, UsageError
+from gcdbench.errors import DataError, PluginError, TrainingError, UsageError
 from gcdbench.store import folder
 from tests.engine.runs import assert_same, start
 
@@ -286,3 +286,28 @@ def test_a_real_data_layout_from_store_to_record(tmp_path):
     assert made(tmp_path) == ["images", "tokens"]
     assert_same(*records)
     assert Path(records[0].dir, "predictions.csv").is_file()
+
+
+def test_a_folder_for_stores_that_cannot_be_written_is_done_without(tmp_path, on_disk):
+    (tmp_path / "cache").write_text("a file")
+    listen = Listen()
+    record = start(tmp_path, epochs=1, cache=tmp_path / "cache", reporter=listen)[0]
+    assert any("cannot be written" in note and "decoded in every epoch" in note for note in listen.noted)
+    assert record.metrics["all"] > 0
+
+
+def test_a_fault_while_tokens_are_kept_leaves_none_of_them(tmp_path, monkeypatch):
+    (space,) = workspaces(plan(RunRequest("rlcd", "digits")), Place(device="cpu"), Reporter())
+    original = Digits.image
+
+    def image(self, part, row):
+        if row == 300:
+            raise OSError("broken")
+        return original(self, part, row)
+
+    monkeypatch.setattr(Digits, "image", image)
+    for _ in range(2):
+        with pytest.raises(PluginError, match="The dataset 'digits' failed in image: OSError: broken"):
+            list(space.source.centre("train", np.arange(400), 64))
+    monkeypatch.setattr(Digits, "image", original)
+    assert sum(len(t) for t in space.source.centre("train", np.arange(400), 64)) == 400

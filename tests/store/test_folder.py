@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gcdbench.errors import DataError
+from gcdbench.errors import UsageError
 from gcdbench.store import folder
-from gcdbench.store.folder import ShortOfDisk, StoreFolder, cache_root, spoken_size
+from gcdbench.store.folder import CannotStore, StoreFolder, cache_root, leftovers, spoken_size
 
 
 def make(tmp_path, **facts) -> StoreFolder:
@@ -64,14 +64,14 @@ def test_a_short_disk_is_refused_before_anything_is_written(tmp_path, monkeypatc
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(folder.shutil, "disk_usage", lambda _: usage._replace(free=2_000_000_000))
     store = make(tmp_path)
-    with pytest.raises(ShortOfDisk, match=r"The tokens would take 3 GB, but .* has only 2 GB free.*--cache"):
+    with pytest.raises(CannotStore, match=r"The tokens would take 3 GB, but .* has only 2 GB free.*--cache"):
         store.build(3_000_000_000, "the tokens", lambda _: pytest.fail("written"), print)
     store.build(1_900_000_000, "the tokens", write_something, print)
 
 
 def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path):
     (tmp_path / "images").write_text("a file")
-    with pytest.raises(DataError, match=r"cannot be written to .*--cache"):
+    with pytest.raises(CannotStore, match=r"cannot be written to .*--cache"):
         make(tmp_path).build(5, "five bytes", write_something, print)
 
 
@@ -132,3 +132,33 @@ def test_where_stores_live(tmp_path, monkeypatch):
 
 def test_sizes_are_spoken():
     assert [spoken_size(n) for n in (3.21e9, 140_000_000, 1500)] == ["3.21 GB", "140 MB", "1.5 kB"]
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"kind": "tokens", "bytes": 3}', '{"kind": "images", "bytes": "x"}'])
+def test_a_description_that_is_none_is_no_store(content, tmp_path):
+    store = make(tmp_path)
+    store.path.mkdir(parents=True)
+    (store.path / "store.json").write_text(content)
+    assert store.description() is None
+    store.build(5, "five bytes", write_something, print)
+    assert store.description()["rows"] == 5
+
+
+def test_what_killed_processes_left_is_found_but_not_what_is_being_written(tmp_path):
+    store = make(tmp_path)
+    left = tmp_path / "images" / ".0123456789abcdef.xyz.tmp"
+
+    def fill(path: Path) -> dict:
+        assert leftovers(tmp_path) == [left]
+        return write_something(path)
+
+    left.mkdir(parents=True)
+    store.build(5, "five bytes", fill, print)
+
+
+def test_no_home_is_a_sentence(monkeypatch):
+    for name in ("GCDBENCH_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    with pytest.raises(UsageError, match="--cache"):
+        cache_root()

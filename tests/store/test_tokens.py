@@ -44,7 +44,7 @@ def test_the_size_is_told_before(tmp_path, tokens):
 
 
 def test_numbers_that_do_not_fit_are_refused(tmp_path, tokens):
-    with pytest.raises(DataError, match="does not fit into fp16; store bf16 or fp32"):
+    with pytest.raises(DataError, match="too large for fp16: store them as bf16 or fp32"):
         write(tmp_path, tokens * 1e6, "fp16")
     write(tmp_path, tokens * 1e6, "bf16")
 

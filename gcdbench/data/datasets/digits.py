@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,10 @@ class Digits(Dataset):
     def image(self, part: str, row: int) -> Image.Image:
         """The grey image as RGB."""
         return Image.fromarray(self._data[0][row]).convert("RGB")
+
+    def files_hash(self, part: str) -> str:
+        """The images come with scikit-learn."""
+        return f"scikit-learn {version('scikit-learn')}"
 
     def class_split(self) -> ClassSplit:
         """0-4 are base, 5-9 novel."""

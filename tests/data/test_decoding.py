@@ -1,0 +1,57 @@
+"""Decoding with all cores: the same images in the same order, faults as sentences."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gcdbench.data import decoding
+from gcdbench.data.datasets.digits import Digits
+from gcdbench.data.decoding import decoded
+from gcdbench.data.images import resized
+from gcdbench.errors import DataError, PluginError
+from tests.engine.runs import fewer_digits
+
+
+@pytest.fixture(autouse=True)
+def _few(monkeypatch):
+    fewer_digits(monkeypatch)
+
+
+@pytest.mark.parametrize("alone", [0, 1000])
+def test_images_come_in_order_from_processes_and_from_threads(alone, monkeypatch):
+    monkeypatch.setattr(decoding, "ALONE", alone)
+    digits = Digits(Path("."))
+    found = list(decoded(digits, "train", 18))
+    assert len(found) == 400
+    assert all((found[row] == resized(digits, "train", row, 18)).all() for row in range(0, 400, 7))
+
+
+@pytest.mark.parametrize("alone", [0, 1000])
+def test_a_dataset_that_fails_is_told_as_such(alone, monkeypatch):
+    monkeypatch.setattr(decoding, "ALONE", alone)
+    monkeypatch.setattr(Digits, "image", lambda *_: (_ for _ in ()).throw(ValueError("oops")))
+    with pytest.raises(PluginError, match="^The dataset 'digits' failed in image: ValueError: oops$"):
+        list(decoded(Digits(Path(".")), "train", 18))
+
+
+def test_a_process_that_dies_is_a_sentence(monkeypatch):
+    monkeypatch.setattr(decoding, "ALONE", 0)
+    monkeypatch.setattr(Digits, "image", lambda *_: os._exit(3))
+    with pytest.raises(DataError, match="A process that decodes images of Digits .* has died"):
+        list(decoded(Digits(Path(".")), "train", 18))
+
+
+def test_a_dataset_that_says_nothing_of_its_files_is_recognised_by_its_images(monkeypatch, tmp_path):
+    from gcdbench.store.images import image_store
+
+    monkeypatch.setattr(Digits, "files_hash", lambda *_: "")
+    before = image_store(tmp_path, Digits(tmp_path), "train", 18).key
+    assert image_store(tmp_path, Digits(tmp_path), "train", 18).key == before
+    original = Digits.image
+    monkeypatch.setattr(Digits, "image", lambda *a: original(*a).transpose(0))
+    assert image_store(tmp_path, Digits(tmp_path), "train", 18).key != before
+    assert np.asarray(original(Digits(tmp_path), "train", 0)).shape == (8, 8, 3)
