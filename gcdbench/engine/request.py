@@ -175,9 +175,12 @@ def _with_file(request: RunRequest) -> tuple[RunRequest, Layer]:
     changes: dict[str, Any] = {}
     for key in ("method", "dataset", "recipe"):
         if key in run and getattr(request, key) is None:
-            if not isinstance(run[key], str):
-                raise UsageError(f"{source}: run.{key} must be text, not {run[key]!r}.")
-            changes[key] = run[key]
+            value = run[key]
+            if key == "method" and isinstance(value, list) and all(isinstance(name, str) for name in value):
+                value = ",".join(value)
+            if not isinstance(value, str):
+                raise UsageError(f"{source}: run.{key} must be text, not {value!r}.")
+            changes[key] = value
     if "seeds" in run and request.seeds is None:
         seeds = run["seeds"] if isinstance(run["seeds"], list) else [run["seeds"]]
         changes["seeds"] = tuple(seeds)

@@ -21,6 +21,15 @@ def test_several_methods_in_one_command(cli):
     assert [(r["method"], r["recipe"]) for r in again] == [("rlcd", "paper"), ("rlcd", "released")]
 
 
+def test_several_methods_in_a_config_file(cli, tmp_path):
+    (tmp_path / "both.toml").write_text(
+        '[run]\nmethod = ["rlcd", "rlcd:released"]\ndataset = "digits"\n[train]\nepochs = 1\n'
+    )
+    runs = cli("run", "--config", "both.toml", "--json").json()["runs"]
+    assert [r["recipe"] for r in runs] == ["paper", "released"]
+    assert len(cli("run", "--config", "both.toml", "--method", "rlcd", "--json").json()["runs"]) == 1
+
+
 def test_results_are_shown_before_what_failed(cli, monkeypatch):
     from gcdbench_rlcd import RLCD
 
