@@ -56,6 +56,7 @@ class Growth:
     sizes: tuple[int, ...]
     costs: tuple[float, ...]
     unit: str = "s"
+    detail: str = ""
 
     @property
     def linear(self) -> bool:

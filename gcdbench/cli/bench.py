@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command("bench", short_help="Measure speed and exactness.")
-@click.option("--quick", is_flag=True, help="Smaller and noisier: about two minutes instead of ten.")
+@click.option("--quick", is_flag=True, help="Smaller and noisier: about two minutes instead of eight.")
 @click.option("--only", multiple=True, help="Only this benchmark, repeatable.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Also write the figures as JSON.")
 @json_option
@@ -59,7 +59,7 @@ def _print(found: list[Any]) -> None:
         print_table("Ratios", ["Measured", "Ratio", "Bar", "Reached", "Times"], rows)
     growths = [one for one in found if isinstance(one, Growth)]
     if growths:
-        rows = [[g.name, _steps(g), "yes" if g.linear else "no"] for g in growths]
+        rows = [[g.name, _steps(g), "yes" if g.linear else f"no: {g.detail}"] for g in growths]
         print_table("Growth", ["Cost", "At", "Linear or better"], rows)
     claims = [one for one in found if isinstance(one, Claim)]
     if claims:
