@@ -16,7 +16,7 @@ from gcdbench.bench.scene import Scene
 from gcdbench.bench.steps import Found
 from gcdbench.contracts import ClassSplit, Dataset, Index
 
-COUNTS = (1_500, 3_000, 6_000)
+COUNTS = (3_000, 6_000, 12_000)
 SIDE = 36
 
 
