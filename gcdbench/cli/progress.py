@@ -88,9 +88,9 @@ class Display(Reporter):
         terms = _terms(runners)
         if self.live is None:
             left = (total - done) / rate if rate else 0.0
-            self.console.print(f"  {where}  {terms}  {rate:.1f} steps/s  {left:.0f} s left", markup=False)
+            self.console.print(f"  {where}  {terms}  {_rate(rate)}  {left:.0f} s left", markup=False)
         elif self.task is not None:
-            self.bar.update(self.task, completed=done, total=total, where=where, rate=f"{rate:.1f} steps/s")
+            self.bar.update(self.task, completed=done, total=total, where=where, rate=_rate(rate))
             self.terms.plain = "  " + terms
 
     def working(self, name: str, done: int, total: int) -> None:
@@ -142,3 +142,8 @@ def _terms(runners: Sequence[Runner]) -> str:
     if len(runners) == 1:
         return "  ".join(f"{name} {value:.3f}" for name, value in runners[0].latest.items())
     return "  ".join(f"{r.space.config.method} {r.latest['total']:.3f}" for r in runners if "total" in r.latest)
+
+
+def _rate(steps: float) -> str:
+    """`5.3 steps/s`, or `20.1 s/step` where steps are slow."""
+    return f"{steps:.1f} steps/s" if steps >= 1 or steps == 0 else f"{1 / steps:.1f} s/step"
