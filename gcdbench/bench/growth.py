@@ -16,7 +16,7 @@ from gcdbench.bench.scene import Scene
 from gcdbench.bench.steps import Found
 from gcdbench.contracts import ClassSplit, Dataset, Index
 
-COUNTS = (3_000, 6_000, 12_000)
+COUNTS = (6_000, 12_000, 24_000)
 SIDE = 36
 
 
