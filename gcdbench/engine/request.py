@@ -42,14 +42,14 @@ class RunRequest:
     """What a row of an experiment file prescribes; below --set."""
 
     def each(self) -> list[RunRequest]:
-        """One request per method: `rlcd,simgcd` or `rlcd:released,rlcd` names several."""
+        """One request per method: `A,B` or `A:RECIPE,A` names several."""
         named = _with_file(self)[0].method
         if named is None:
             return [self]
         found = []
         for name in named.split(","):
             if not name.strip():
-                raise UsageError(f"--method {named} names a method without a name; write for example rlcd,simgcd.")
+                raise UsageError(f"--method {named} names a method without a name; write one name or several as A,B.")
             one = Contestant.parse(name.strip())
             found.append(dataclasses.replace(self, method=one.method, recipe=one.recipe or self.recipe))
         return list({(one.method, one.recipe): one for one in found}.values())

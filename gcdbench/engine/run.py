@@ -69,7 +69,7 @@ def run(
 ) -> list[Record]:
     """Train and score a method on a dataset, once per seed, and return the records.
 
-    Several methods (`"rlcd,simgcd"` or a list; `rlcd:released` names a recipe) share trunk passes. Finished runs are
+    Several methods (`"A,B"` or a list; `A:RECIPE` names a recipe) share trunk passes. Finished runs are
     returned as they are, unfinished ones continued; ``force`` repeats them. ``settings`` maps `section.key` to values,
     as `--set` does on the command line; ``track`` names trackers (`tensorboard`); ``cache`` is where stores live.
     """
@@ -108,7 +108,7 @@ def workspaces(planned: Plan, place: Place, reporter: Reporter, cache: Cache | N
 
 
 def distinct(spaces: Iterable[Workspace]) -> list[Workspace]:
-    """Each run once, though two names may mean the same one (`rlcd` and `rlcd:paper`)."""
+    """Each run once, though two names may mean the same one (a method, and the method with its default recipe)."""
     return list({space.run_id: space for space in spaces}.values())
 
 

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gcdbench.errors import DataError, UsageError
 from gcdbench.files import write_json
 
@@ -201,6 +204,27 @@ class ReadPages:
         if self._bytes > HELD_BYTES and hasattr(mmap, "MADV_DONTNEED"):
             self._bytes = 0
             self._memory.madvise(mmap.MADV_DONTNEED)
+
+
+def write_array(path: Path, values: NDArray[Any]) -> str:
+    """Write an array; its checksum."""
+    np.save(path, values, allow_pickle=False)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def read_array(path: Path, checksum: object) -> NDArray[Any]:
+    """An array whose checksum is known."""
+    if hashlib.sha256(path.read_bytes()).hexdigest() != checksum:
+        raise damaged(path.parent, f"the checksum of {path.name} does not match")
+    found: NDArray[Any] = np.load(path, allow_pickle=False)
+    return found
+
+
+def require_size(path: Path, wanted: int) -> None:
+    """A file must have the size it was written with."""
+    there = path.stat().st_size
+    if there != wanted:
+        raise damaged(path.parent, f"{path.name} has {spoken_size(there)} instead of {spoken_size(wanted)}")
 
 
 def damaged(path: Path, what: str) -> DataError:

@@ -20,7 +20,7 @@ from gcdbench.contracts import Dataset
 from gcdbench.data.decoding import decoded
 from gcdbench.data.images import Pixels, resized
 from gcdbench.data.splits import index_hash
-from gcdbench.store.folder import ReadPages, StoreFolder, Tell, damaged, spoken_size
+from gcdbench.store.folder import ReadPages, StoreFolder, Tell, damaged, read_array, require_size, write_array
 
 PIXELS, INDEX = "pixels.bin", "index.npy"
 ENTRY = np.dtype([("start", "<i8"), ("height", "<i4"), ("width", "<i4"), ("checksum", "<u4")])
@@ -86,9 +86,7 @@ def pack(store: StoreFolder, dataset: Dataset, part: str, resize: int, tell: Tel
                     tick(row + 1, count)
             stream.flush()
             os.fsync(stream.fileno())
-        np.save(folder / INDEX, index, allow_pickle=False)
-        digest = hashlib.sha256((folder / INDEX).read_bytes()).hexdigest()
-        return {"images": count, "pixels": start, "index_sha256": digest}
+        return {"images": count, "pixels": start, "index_sha256": write_array(folder / INDEX, index)}
 
     what = f"{count:,} images of {dataset.title} ({part}) at {resize} px"
     store.build(estimate(dataset, part, resize), what, fill, tell)
@@ -101,15 +99,9 @@ class PackedImages:
         self.path = store.path
         description = store.description() or {}
         try:
-            content = (self.path / INDEX).read_bytes()
-            if hashlib.sha256(content).hexdigest() != description.get("index_sha256"):
-                raise damaged(self.path, f"the checksum of {INDEX} does not match")
-            self.index = np.load(self.path / INDEX, allow_pickle=False)
-            wanted = 3 * int(description["pixels"])
+            self.index = read_array(self.path / INDEX, description["index_sha256"])
+            require_size(self.path / PIXELS, 3 * int(description["pixels"]))
             with (self.path / PIXELS).open("rb") as stream:
-                there = os.fstat(stream.fileno()).st_size
-                if there != wanted:
-                    raise damaged(self.path, f"{PIXELS} has {spoken_size(there)} instead of {spoken_size(wanted)}")
                 self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError, KeyError, TypeError) as fault:
             raise damaged(self.path, str(fault)) from fault

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import zlib
 from collections.abc import Iterable
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gcdbench.errors import DataError
-from gcdbench.store.folder import ReadPages, StoreFolder, Tell, damaged, spoken_size
+from gcdbench.store.folder import ReadPages, StoreFolder, Tell, damaged, read_array, require_size, write_array
 from gcdbench.store.images import Tick
 
 TOKENS, CHECKSUMS = "tokens.bin", "checksums.npy"
@@ -57,8 +56,7 @@ def write_tokens(
                     tick(done, rows)
             stream.flush()
             os.fsync(stream.fileno())
-        np.save(folder / CHECKSUMS, checksums, allow_pickle=False)
-        digest = hashlib.sha256((folder / CHECKSUMS).read_bytes()).hexdigest()
+        digest = write_array(folder / CHECKSUMS, checksums)
         return {"rows": rows, "shape": list(shape), "dtype": dtype, "checksums_sha256": digest}
 
     store.build(token_bytes(rows, shape, dtype), what, fill, tell)
@@ -73,15 +71,9 @@ class TokenStore:
         try:
             self.rows, self.dtype = int(description["rows"]), STORED[description["dtype"]]
             self.shape = tuple(int(n) for n in description["shape"])
-            content = (self.path / CHECKSUMS).read_bytes()
-            if hashlib.sha256(content).hexdigest() != description["checksums_sha256"]:
-                raise damaged(self.path, f"the checksum of {CHECKSUMS} does not match")
-            self._checksums = np.load(self.path / CHECKSUMS, allow_pickle=False)
+            self._checksums = read_array(self.path / CHECKSUMS, description["checksums_sha256"])
             width = int(np.prod(self.shape)) * self.dtype.itemsize
-            there = (self.path / TOKENS).stat().st_size
-            if there != self.rows * width:
-                wanted = spoken_size(self.rows * width)
-                raise damaged(self.path, f"{TOKENS} has {spoken_size(there)} instead of {wanted}")
+            require_size(self.path / TOKENS, self.rows * width)
             self._map = np.memmap(self.path / TOKENS, dtype=np.uint8, mode="r", shape=(self.rows, width))
         except (OSError, ValueError, KeyError, TypeError) as fault:
             raise damaged(self.path, str(fault)) from fault
