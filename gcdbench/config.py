@@ -29,6 +29,8 @@ class DataConfig:
     """Share of novel classes; None keeps the published split. A larger share cuts the end of the base list."""
     k: int | None = None
     """Number of classes the method assumes; None takes the true number."""
+    on_bad_image: Literal["stop", "skip"] = "stop"
+    """What to do about an image that cannot be read: stop, or leave it out (which makes another data set)."""
 
     def __post_init__(self) -> None:
         _within("data.label_ratio", self.label_ratio, 0, 1)
@@ -211,8 +213,9 @@ SECTIONS: dict[str, type] = {
 }
 """Sections of the core; the plugin's section is `method`."""
 
-NOT_IN_IDENTITY = ("train.micro_batch", "eval.batch_size", "backbone.weights")
-"""Keys that do not decide what a run is: two change memory use only; weights count by hash, not by path."""
+NOT_IN_IDENTITY = ("train.micro_batch", "eval.batch_size", "backbone.weights", "data.on_bad_image")
+"""Keys that do not decide what a run is: two change memory use only; weights count by hash, not by path; rows that are
+left out count by the hash of the index."""
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "train.stream": (None,),
     "train.compile": (False,),

@@ -104,7 +104,8 @@ class Dataset(abc.ABC):
         return ""
 
     def files_hash(self, part: str) -> str:
-        """Changes whenever the image files may have changed (sizes and times): the image store is then made anew."""
+        """Changes whenever the image files may have changed: the image store is then made anew, and a run that has
+        begun does not go on. Written as `SIZES-TIMES`, files whose times alone have changed pass for the same ones."""
         return ""
 
     def labelled_rows(self, index: Index, base: Sequence[int], ratio: float) -> IntArray | None:
@@ -320,7 +321,11 @@ class Method(nn.Module, abc.ABC):
         return {"main": default_optim(self, self.task.train)}
 
     def on_epoch_start(self, pool: Pool, t: Progress) -> None:
-        """Called before each epoch with the whole training pool: cluster it, rebuild banks, set margins."""
+        """Called before each epoch with the whole training pool: cluster it, rebuild banks, set margins.
+
+        A run may be continued in the middle of an epoch, without this call: what it leaves for the steps must be
+        state (parameters, buffers, ``get_extra_state``) as well.
+        """
 
     def features(self, tokens: Tensor) -> Tensor | None:
         """(rows, dim) representation of each row, for pictures of the feature space; None if there is none to show."""

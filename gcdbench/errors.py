@@ -12,8 +12,10 @@ EXIT_CODES = {
     3: "results follow different protocols and cannot be compared",
     4: "data or weights are missing or incomplete",
     5: "a plugin is broken or does not keep its contract",
-    6: "training stopped: a loss was not finite",
-    130: "interrupted",
+    6: "training stopped: a loss or a weight was not finite, or memory ran out",
+    129: "the terminal was closed (SIGHUP); what a run had done is saved",
+    130: "interrupted (Ctrl-C, SIGINT); what a run had done is saved",
+    143: "asked to end (SIGTERM); what a run had done is saved",
 }
 """What each exit code of the command line means (printed by ``gcdbench --help``)."""
 
@@ -49,9 +51,17 @@ class PluginError(GcdbenchError):
 
 
 class TrainingError(GcdbenchError):
-    """Training cannot go on (a loss is not finite)."""
+    """Training cannot go on (a loss is not finite, memory ran out)."""
 
     exit_code = 6
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end by a signal other than Ctrl-C's."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

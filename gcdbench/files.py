@@ -1,29 +1,41 @@
-"""Writing files so that nobody ever sees half of one."""
+"""Writing files so that nobody ever sees half of one, and that a power cut cannot take back what was written."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from gcdbench.errors import GcdbenchError
 
-def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, flush it to disk, then rename it into place."""
+_TEMPORARY = ".tmp"
+
+
+def write_atomically(path: Path, write: Callable[[IO[bytes]], None], before: Callable[[], None] | None = None) -> None:
+    """Let ``write`` fill a temporary file beside ``path``, flush it to disk, then rename it into place.
+
+    ``before`` is called when the new file is whole and the old one still there.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_TEMPORARY)
     try:
         with os.fdopen(handle, "wb") as stream:
             write(stream)
             stream.flush()
             os.fsync(stream.fileno())
         os.chmod(name, 0o666 & ~_umask())
+        if before is not None:
+            before()
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+    _sync_folder(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -34,6 +46,47 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, data: Any) -> None:
     """Write indented JSON atomically."""
     write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append a line of text and flush it to disk."""
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(line + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a process that was killed has left of a file it was writing. Nobody else may be writing there."""
+    for left in folder.glob(f".*{_TEMPORARY}"):
+        with suppress(OSError):
+            left.unlink()
+
+
+def cannot_write(fault: OSError, what: str) -> GcdbenchError:
+    """What the system said about a file, as a sentence with what to do about it."""
+    where = f"{fault.filename}: " if fault.filename else ""
+    reason = fault.strerror or str(fault)
+    remedy = {
+        errno.ENOSPC: " The disk is full: free some space",
+        errno.EDQUOT: " Your quota is used up: free some space",
+        errno.EFBIG: " The system allows no larger files: raise its limit (`ulimit -f`)",
+        errno.EROFS: " The disk is read-only: make it writable, or choose another folder with --runs",
+        errno.EACCES: " You may not write there: change its permissions, or choose another folder with --runs",
+        errno.EPERM: " You may not write there: change its permissions, or choose another folder with --runs",
+    }.get(fault.errno or 0)
+    rest = "" if remedy is None else f"{remedy}, then give the same command again; what was saved before is intact."
+    return GcdbenchError(f"{what} could not write or read a file: {where}{reason}.{rest}")
+
+
+def _sync_folder(folder: Path) -> None:
+    """A rename is safe from a power cut only when its folder is; not every system can do that."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _discard(_: int) -> None:

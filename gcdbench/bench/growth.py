@@ -93,7 +93,7 @@ def measure(count: int, method: str, folder: Path) -> dict[str, float]:
     space = prepare(planned, planned.runs[0], compute, Path("."), shelf=Shelf(folder))
     make_stores(space, Reporter())
     run = RunDirectory(folder / str(count))
-    run.open({})
+    run.open()
     runner = Runner(space, run, Trackers((), print))
     took = seconds(lambda: train_together([runner], Reporter()))
     if runner.fault is not None:

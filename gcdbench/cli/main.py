@@ -9,7 +9,7 @@ import click
 
 from gcdbench import __version__
 from gcdbench.cli.options import SuggestingGroup
-from gcdbench.errors import EXIT_CODES, GcdbenchError
+from gcdbench.errors import EXIT_CODES, GcdbenchError, Terminated
 
 COMMANDS = {
     "run": ("gcdbench.cli.run:run_command", "Train one or more methods on a dataset and score them."),
@@ -79,8 +79,11 @@ def main(arguments: list[str] | None = None) -> None:
     except click.ClickException as fault:
         fault.show()
         sys.exit(2)
+    except Terminated as fault:
+        _say(f"Ended by a signal. {_SAVED}")
+        sys.exit(fault.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        _say("Interrupted. A run keeps its finished epochs: the same command without --force goes on from there.")
+        _say(f"Interrupted. {_SAVED}")
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()
@@ -89,6 +92,9 @@ def main(arguments: list[str] | None = None) -> None:
         _say(f"{fault}." if fault.filename is None else f"{fault.filename}: {fault.strerror}.")
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+_SAVED = "What a run has done is saved: the same command without --force goes on from there."
 
 
 def _say(message: str) -> None:

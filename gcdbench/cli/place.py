@@ -31,6 +31,12 @@ _OPTIONS = (
         default=True,
         help="Decode images once into a store, or in every epoch.  [default: once]",
     ),
+    click.option(
+        "--checkpoint-every",
+        type=click.FloatRange(0),
+        metavar="SECONDS",
+        help="Time between checkpoints within an epoch; each epoch ends with one.  [default: 300]",
+    ),
     click.option("--lanes", type=click.IntRange(1), help="Runs that are trained together at most.  [default: 32]"),
 )
 
@@ -46,6 +52,7 @@ def take_place(options: dict[str, Any]) -> Place:
     """Remove these options from a command's options; those it does not have keep their defaults."""
     from gcdbench.data.locate import data_root
     from gcdbench.engine.groups import MAX_LANES
+    from gcdbench.engine.loop import CHECKPOINT_EVERY
     from gcdbench.engine.run import Place
     from gcdbench.engine.stores import Shelf
 
@@ -56,4 +63,5 @@ def take_place(options: dict[str, Any]) -> Place:
         workers=options.pop("workers", None),
         shelf=Shelf.at(options.pop("cache", None), options.pop("image_store", True)),
         lanes=options.pop("lanes", None) or MAX_LANES,
+        checkpoint_every=CHECKPOINT_EVERY if (every := options.pop("checkpoint_every", None)) is None else every,
     )

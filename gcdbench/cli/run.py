@@ -34,6 +34,11 @@ from gcdbench.cli.place import place_options, take_place
 @click.option(
     "--train-views", type=click.IntRange(1), help="Train on so many stored views of each image. Fast, not exact."
 )
+@click.option(
+    "--on-bad-image",
+    type=click.Choice(["stop", "skip"]),
+    help="Stop at an image that cannot be read, or leave it out and list it.  [default: stop]",
+)
 @place_options
 @click.option(
     "--track",

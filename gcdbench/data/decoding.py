@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,27 +15,32 @@ from torch.utils.data import Dataset as TorchDataset
 
 from gcdbench.contracts import Dataset
 from gcdbench.data.ahead import ahead, default_workers
-from gcdbench.data.images import resized
+from gcdbench.data.images import resized, usable
 from gcdbench.errors import DataError, GcdbenchError
 
 ALONE = 256
 """Images that are not worth the start of further processes."""
 
 
-class _Decoder(TorchDataset[NDArray[np.uint8] | GcdbenchError]):
-    """Gives processes a row and takes back its resized image, or the sentence that says why there is none."""
+DEATHS = 3
+"""Processes that may die while a part is decoded before it is given up."""
 
-    def __init__(self, dataset: Dataset, part: str, resize: int) -> None:
+
+class _Work(TorchDataset[Any]):
+    """Gives processes a row and takes back what was made of it, or the sentence that says why nothing was."""
+
+    def __init__(self, dataset: Dataset, part: str, work: Callable[[int], Any], first: int = 0) -> None:
         self.dataset = dataset
         self.part = part
-        self.resize = resize
+        self.work = work
+        self.first = first
 
     def __len__(self) -> int:
-        return len(self.dataset.index(self.part))
+        return len(self.dataset.index(self.part)) - self.first
 
-    def __getitem__(self, row: int) -> NDArray[np.uint8] | GcdbenchError:
+    def __getitem__(self, number: int) -> Any:
         try:
-            return resized(self.dataset, self.part, row, self.resize)
+            return self.work(self.first + number)
         except GcdbenchError as fault:  # raised in a process, it would arrive wrapped in that process's traceback
             return type(fault)(str(fault))
 
@@ -46,23 +51,57 @@ def decoded(dataset: Dataset, part: str, resize: int) -> Iterator[NDArray[np.uin
     Processes where they can be forked, because decoding in threads keeps only one or two cores busy; elsewhere a new
     process would have to run the user's script again.
     """
-    rows = _Decoder(dataset, part, resize)
-    if len(rows) <= ALONE or not sys.platform.startswith("linux"):
-        images = _threaded(rows)
-    else:
-        images = _forked(rows)
-    for found in images:
+    for found in _each(_Work(dataset, part, lambda row: resized(dataset, part, row, resize))):
         if isinstance(found, GcdbenchError):
             raise found
         yield found
 
 
-def _threaded(rows: _Decoder) -> Iterator[NDArray[np.uint8] | GcdbenchError]:
-    for _, image in ahead(rows.__getitem__, range(len(rows)), default_workers(), 64):
-        yield image
+def unreadable(dataset: Dataset, part: str, tick: Callable[[int, int], None] | None = None) -> dict[int, str]:
+    """Rows of a part whose image cannot be used, each with the reason; every image is decoded, with all cores."""
+    count = len(dataset.index(part))
+
+    def look(row: int) -> None:
+        usable(dataset, part, row)
+
+    found: dict[int, str] = {}
+    for row, fault in enumerate(_each(_Work(dataset, part, look))):
+        if isinstance(fault, DataError):
+            found[row] = str(fault)
+        elif isinstance(fault, GcdbenchError):
+            raise fault
+        if tick is not None:
+            tick(row + 1, count)
+    return found
 
 
-def _forked(rows: _Decoder) -> Iterator[NDArray[np.uint8] | GcdbenchError]:
+def _each(rows: _Work) -> Iterator[Any]:
+    """What is made of every row, in order. A process that dies (killed for its memory, say) is replaced, twice."""
+    if len(rows) <= ALONE or not sys.platform.startswith("linux"):
+        for _, result in ahead(rows.__getitem__, range(len(rows)), default_workers(), 64):
+            yield result
+        return
+    done, deaths = 0, 0
+    while done < len(rows):
+        try:
+            for result in _forked(_Work(rows.dataset, rows.part, rows.work, done)):
+                done += 1
+                yield result
+        except _Died as fault:
+            deaths += 1
+            if deaths == DEATHS:
+                near = rows.dataset.index(rows.part).items[done]
+                raise DataError(
+                    f"A process that decodes images of {rows.dataset.title} has died {deaths} times, last near {near} "
+                    f"({fault}). Is there enough memory? --no-image-store does without these processes."
+                ) from fault
+
+
+class _Died(Exception):
+    """A process is gone."""
+
+
+def _forked(rows: _Work) -> Iterator[Any]:
     loader = DataLoader(
         rows,
         batch_size=None,
@@ -76,10 +115,7 @@ def _forked(rows: _Decoder) -> Iterator[NDArray[np.uint8] | GcdbenchError]:
     try:
         yield from loader
     except RuntimeError as fault:
-        raise DataError(
-            f"A process that decodes images of {rows.dataset.title} has died ({fault}). Is there enough memory? "
-            "--no-image-store does without these processes."
-        ) from fault
+        raise _Died(str(fault)) from fault
 
 
 def _as_it_is(image: Any) -> Any:

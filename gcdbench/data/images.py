@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gcdbench.contracts import Dataset
 from gcdbench.engine.faults import plugin_call
-from gcdbench.errors import DataError
+from gcdbench.errors import DataError, PluginError
 
 KEEP_BYTES = 64 << 20
 """Images of a set that is smaller than this are kept in memory instead of in a store."""
@@ -64,14 +64,26 @@ def resize_shorter(image: Image.Image, side: int) -> Image.Image:
     return image.resize(size, Image.Resampling.BICUBIC)
 
 
+def usable(dataset: Dataset, part: str, row: int) -> Image.Image:
+    """A row's image, decoded, or the error that says why it cannot be used."""
+    name = dataset.index(part).items[row]
+    try:
+        with plugin_call(dataset.name, "image", kind="dataset", passes=(OSError,)):
+            image = dataset.image(part, row)
+            size = image.size
+            image.load()
+    except OSError as fault:  # what PIL raises for most files that it cannot read
+        raise DataError(f"The image {name} cannot be read: {fault}.") from fault
+    if image.mode != "RGB":
+        raise PluginError(f"The dataset '{dataset.name}' gives {name} as a {image.mode} image; RGB is needed.")
+    if max(size) > MAX_RATIO * min(size):
+        raise DataError(f"The image {name} is {size[0]} x {size[1]} pixels: too long and thin to use.")
+    return image
+
+
 def resized(dataset: Dataset, part: str, row: int, side: int) -> NDArray[np.uint8]:
     """(height, width, 3): a row's image, decoded and resized."""
-    with plugin_call(dataset.name, "image", kind="dataset"):
-        image = dataset.image(part, row)
-    if max(image.size) > MAX_RATIO * min(image.size):
-        name = dataset.index(part).items[row]
-        raise DataError(f"The image {name} is {image.size[0]} x {image.size[1]} pixels: too long and thin to use.")
-    return np.asarray(resize_shorter(image, side))
+    return np.asarray(resize_shorter(usable(dataset, part, row), side))
 
 
 class DirectImages:

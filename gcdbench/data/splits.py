@@ -7,6 +7,7 @@ in file order. It is uniform over rows, not stratified by class, and does not de
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,6 +63,12 @@ def draw_labelled(count: int, ratio: float) -> IntArray:
     return np.random.RandomState(0).choice(count, replace=False, size=int(ratio * count)).astype(np.int64)
 
 
+def draw_rows(labels: IntArray, base: Sequence[int], ratio: float) -> IntArray:
+    """The labelled ones among all rows, in drawing order."""
+    candidates = np.flatnonzero(np.isin(labels, base))
+    return candidates[draw_labelled(len(candidates), ratio)] if len(candidates) else candidates
+
+
 def cut_base(split: ClassSplit, novel_ratio: float | None) -> ClassSplit:
     """Raise the share of novel classes: the end of the base list moves in front of the novel list."""
     if novel_ratio is None:
@@ -92,8 +99,7 @@ def make_split(dataset: Dataset, index: Index, config: DataConfig) -> Split:
     classes = cut_base(dataset.class_split(), config.novel_ratio)
     given = dataset.labelled_rows(index, classes.base, config.label_ratio)
     if given is None:
-        candidates = np.flatnonzero(np.isin(index.labels, classes.base))
-        given = candidates[draw_labelled(len(candidates), config.label_ratio)]
+        given = draw_rows(index.labels, classes.base, config.label_ratio)
     labelled = np.sort(np.asarray(given, dtype=np.int64))
     if not np.isin(index.labels[labelled], classes.base).all():
         raise DataError(f"{dataset.name}: a row that is labelled belongs to no base class.")

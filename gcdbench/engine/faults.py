@@ -9,21 +9,42 @@ from contextlib import contextmanager
 import torch
 
 from gcdbench.errors import GcdbenchError, PluginError, TrainingError
+from gcdbench.files import cannot_write
+
+_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "cannot allocate memory")
+"""How allocators that raise a plain RuntimeError say it (the CPU's does)."""
+
+
+def out_of_memory(fault: BaseException) -> bool:
+    """Whether memory ran out, of whichever device."""
+    if isinstance(fault, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(fault, RuntimeError) and any(words in str(fault).lower() for words in _NO_MEMORY)
+
+
+def memory_error(where: str) -> TrainingError:
+    """The error for memory that ran out outside the trunk, with what to lower."""
+    return TrainingError(
+        f"Out of memory in {where}. Lower train.batch_size, eval.batch_size or train.micro_batch, "
+        "use --precision bf16, or train fewer runs together (--lanes)."
+    )
 
 
 @contextmanager
-def plugin_call(name: str, hook: str, kind: str = "method") -> Iterator[None]:
-    """Turn whatever a plugin raises inside into a PluginError; out of memory is told as what it is."""
+def plugin_call(name: str, hook: str, kind: str = "method", passes: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turn whatever a plugin raises inside into a PluginError; out of memory is told as what it is.
+
+    ``passes`` are exceptions that the caller understands himself.
+    """
     try:
         yield
     except GcdbenchError:
         raise
-    except torch.OutOfMemoryError as fault:
-        raise TrainingError(
-            f"Out of memory in {hook} of '{name}'. Lower train.batch_size or train.micro_batch, "
-            "use --precision bf16, or train fewer runs together (--lanes)."
-        ) from fault
     except Exception as fault:
+        if out_of_memory(fault):
+            raise memory_error(f"{hook} of '{name}'") from fault
+        if isinstance(fault, passes):
+            raise
         raise PluginError(f"The {kind} '{name}' failed in {hook}: {type(fault).__name__}: {fault}") from fault
 
 
@@ -32,8 +53,9 @@ def told(fault: Exception, name: str) -> GcdbenchError:
     if isinstance(fault, GcdbenchError):
         return fault
     if isinstance(fault, OSError):
-        where = f"{fault.filename}: {fault.strerror}" if fault.filename else str(fault)
-        return GcdbenchError(f"The run of '{name}' could not write or read a file: {where}.")
+        return cannot_write(fault, f"The run of '{name}'")
+    if out_of_memory(fault):
+        return memory_error(f"the run of '{name}'")
     return PluginError(f"The run of '{name}' failed: {type(fault).__name__}: {fault}")
 
 

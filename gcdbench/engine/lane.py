@@ -8,10 +8,27 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gcdbench.contracts import Batch, Losses, Method, Progress, Stage
+from gcdbench.contracts import Batch, Losses, Method, Optim, Progress, Stage
 from gcdbench.engine.device import Compute
 from gcdbench.engine.faults import plugin_call
 from gcdbench.errors import GcdbenchError, PluginError, TrainingError
+
+
+class NotFinite(TrainingError):
+    """A loss term or a weight was not a finite number."""
+
+    def __init__(self, method: str, term: str, step: int, kind: str = "loss term") -> None:
+        super().__init__(
+            f"The {kind} '{term}' of '{method}' is not finite at step {step + 1} of the epoch. Lower train.lr, or use "
+            "--precision fp32 or bf16. The last checkpoint is from before this step; not-finite.json in the run "
+            "directory names the batch."
+        )
+        self.term = term
+        self.step = step
+
+
+_UNFIT = (KeyError, TypeError, ValueError, RuntimeError)
+"""What loading a state raises that belongs to something else."""
 
 
 class Sums(NamedTuple):
@@ -31,6 +48,7 @@ class Lane:
         self.method = method
         self.compute = compute
         self.scaler = compute.scaler()
+        self.optims: dict[str, Optim] = {}
         self.sums: dict[tuple[str, ...], Sums] = {}
 
     def start_stage(self, stage: Stage) -> None:
@@ -102,15 +120,26 @@ class Lane:
                     bad.append((first, name))
         if bad:
             step, culprit = min(bad)
-            raise TrainingError(
-                f"The loss term '{culprit}' of '{self.name}' is not finite at step {int(step) + 1} of the epoch. Lower "
-                "train.lr, or use --precision fp32 or bf16; the last checkpoint is from before this epoch."
-            )
+            raise NotFinite(self.name, culprit, int(step))
         return {name: value / counts[name] for name, value in sums.items()}
 
     def learning_rates(self) -> dict[str, float]:
         """Largest current rate of each optimiser."""
         return {n: max(g["lr"] for g in o.optimizer.param_groups) for n, o in self.optims.items()}
+
+    def require_finite(self, step: int) -> None:
+        """Weights that are not finite after ``step`` must never reach a checkpoint (waits for the device)."""
+        found = [(name, p.detach().isfinite().all()) for name, p in self.method.trained_parameters()]
+        if found and not torch.stack([finite for _, finite in found]).all():
+            raise NotFinite(self.name, next(name for name, finite in found if not finite), step, "weight")
+
+    def sums_state(self) -> list[Any]:
+        """The running sums of the epoch, as a checkpoint can hold them."""
+        return [[list(names), entry.values, entry.steps, entry.first_bad] for names, entry in self.sums.items()]
+
+    def restore_sums(self, state: list[Any]) -> None:
+        """Go on with such sums."""
+        self.sums = {tuple(names): Sums(values, steps, first) for names, values, steps, first in state}
 
     def state(self) -> dict[str, Any]:
         """Everything a checkpoint must hold."""
@@ -125,11 +154,12 @@ class Lane:
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
         try:
-            self.method.load_state_dict(state["method"])
+            with plugin_call(self.name, "load_state_dict", passes=_UNFIT):
+                self.method.load_state_dict(state["method"])
             for name, optim in self.optims.items():
                 optim.optimizer.load_state_dict(state["optims"][name])
             self.scaler.load_state_dict(state["scaler"])
-        except (KeyError, TypeError, ValueError, RuntimeError) as fault:
+        except _UNFIT as fault:
             raise GcdbenchError(
                 f"The checkpoint does not fit the method '{self.name}' ({type(fault).__name__}). "
                 "Delete it or use --force to start the run again."

@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from gcdbench.contracts import Batch, Progress
 from gcdbench.data.views import ViewPlan
 from gcdbench.engine.feed import batches, epoch_plans
+from gcdbench.engine.interrupts import Interrupts
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.runner import Runner
 from gcdbench.errors import GcdbenchError, PluginError
 
+CHECKPOINT_EVERY = 300.0
+"""Seconds between checkpoints within an epoch, unless the user says otherwise; each epoch ends with one anyway."""
+SHARE = 20
+"""Training lasts at least so many times as long as saving did, however many lanes there are to save."""
 
-def train_together(runners: Sequence[Runner], reporter: Reporter) -> None:
+
+class Pace:
+    """When the next checkpoint within an epoch is due, by a clock that nobody can set."""
+
+    def __init__(self, every: float) -> None:
+        self.every = every
+        self.reset()
+
+    def reset(self, cost: float = 0.0) -> None:
+        """One has been written, which took so many seconds."""
+        self.due = time.monotonic() + max(self.every, SHARE * cost)
+
+
+def train_together(
+    runners: Sequence[Runner],
+    reporter: Reporter,
+    checkpoint_every: float = CHECKPOINT_EVERY,
+    interrupts: Interrupts | None = None,
+) -> None:
     """Train every runner to its record. One that fails is stopped with its reason, and the others go on.
 
     All must look at the same batches (`gcdbench.engine.groups`). Those that are behind, because they were interrupted
     earlier, catch up first; from then on they share trunk passes.
     """
+    interrupts, pace = interrupts or Interrupts(), Pace(checkpoint_every)
     for runner in runners:
         _attempt(runner, runner.open, reporter)
     for runner in _alive(runners):
@@ -28,7 +54,7 @@ def train_together(runners: Sequence[Runner], reporter: Reporter) -> None:
     while waiting := _alive(runners):
         behind = min(waiting, key=lambda r: r.epochs_done).position
         cohort = [r for r in waiting if r.position == behind]
-        _epoch(cohort, reporter)
+        _epoch(cohort, reporter, pace, interrupts)
         for runner in _alive(cohort):
             if runner.position is None:
                 _finish(runner, reporter)
@@ -51,8 +77,8 @@ def _finish(runner: Runner, reporter: Reporter) -> None:
     _attempt(runner, runner.finish, reporter)
 
 
-def _epoch(cohort: Sequence[Runner], reporter: Reporter) -> None:
-    """One epoch of lanes that are equally far."""
+def _epoch(cohort: Sequence[Runner], reporter: Reporter, pace: Pace, interrupts: Interrupts) -> None:
+    """One epoch of lanes that are equally far, or the rest of it; a lane joins at the step it has come to."""
     for runner in cohort:
         _attempt(runner, lambda r=runner: r.start_epoch(len(cohort)), reporter)  # type: ignore[misc]
     lanes = _alive(cohort)
@@ -60,18 +86,22 @@ def _epoch(cohort: Sequence[Runner], reporter: Reporter) -> None:
         return
     space = lanes[0].space
     stage, epoch = lanes[0].stages[lanes[0].stage_number], lanes[0].epoch
+    first = min(runner.steps_done for runner in lanes)
     t: Progress | None = None
-    stream = batches(space, epoch_plans(space, stage, epoch))
+    stream = batches(space, islice(epoch_plans(space, stage, epoch), first, None))
     try:
-        for step, (plan, batch) in enumerate(stream):
-            for runner in lanes:
-                if not runner.over:
-                    t = runner.progress(step)
-                    batch = _step(runner, plan, batch, step, reporter)
+        for step, (plan, batch) in enumerate(stream, first):
+            with interrupts.deferred():
+                for runner in lanes:
+                    if runner.steps_done <= step:
+                        t = runner.progress(step)
+                        batch = _step(runner, plan, batch, step, reporter)
             lanes = _alive(lanes)
             if not lanes or t is None:
                 break
             reporter.step(t, lanes)
+            if time.monotonic() > pace.due:
+                _save(lanes, reporter, pace, interrupts)
     except GcdbenchError as fault:  # the images or the trunk, which all of them need
         for runner in lanes:
             reporter.dropped(runner.space, runner.stop(fault))
@@ -79,9 +109,19 @@ def _epoch(cohort: Sequence[Runner], reporter: Reporter) -> None:
     finally:
         stream.close()
     for runner in lanes:
-        _attempt(runner, runner.end_epoch, reporter)
+        _attempt(runner, lambda r=runner: r.end_epoch(interrupts.deferred()), reporter)  # type: ignore[misc]
+    pace.reset()
     if t is not None and _alive(lanes):
         reporter.epoch(t, _alive(lanes))
+
+
+def _save(lanes: Sequence[Runner], reporter: Reporter, pace: Pace, interrupts: Interrupts) -> None:
+    """A checkpoint of every lane within the epoch."""
+    started = time.monotonic()
+    with interrupts.deferred():
+        for runner in lanes:
+            _attempt(runner, runner.save_within, reporter)
+    pace.reset(time.monotonic() - started)
 
 
 def _step(runner: Runner, plan: ViewPlan, batch: Batch, step: int, reporter: Reporter) -> Batch:

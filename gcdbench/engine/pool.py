@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -10,8 +11,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gcdbench.contracts import IntArray
-from gcdbench.engine.tokens import TokenSource
+from gcdbench.engine.device import Compute
 from gcdbench.errors import UsageError
+
+
+class Tokens(Protocol):
+    """What a pool asks of a `TokenSource`."""
+
+    @property
+    def compute(self) -> Compute:
+        """Device and precision."""
+        ...
+
+    def centre(self, part: str, rows: IntArray, batch: int, sparse: bool = False) -> Iterator[Tensor]:
+        """Tokens of the centre view of increasing rows."""
+        ...
+
+    def random(self, part: str, rows: IntArray, batch: int, random: torch.Generator) -> Iterator[Tensor]:
+        """Tokens of one random view of each row."""
+        ...
 
 
 class ImagePool:
@@ -19,7 +37,7 @@ class ImagePool:
 
     def __init__(
         self,
-        source: TokenSource,
+        source: Tokens,
         part: str,
         index: IntArray,
         target: IntArray,

@@ -92,6 +92,7 @@ def make_record(
             "base_classes": len(split.base),
             "novel_classes": len(split.novel),
             "scored": len(space.scored_rows(config.eval.rows)),
+            **({"skipped": len(space.data.bad_items())} if space.data.bad_items() else {}),
         },
         timings=timings(space, folder),
         peak_memory=space.compute.peak_memory(),  # before counting operations, which takes memory of its own

@@ -35,6 +35,7 @@ class RunRequest:
     compile: bool | None = None
     train_views: int | None = None
     store_tokens: str | None = None
+    on_bad_image: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     """`section.key` to value, as with --set."""
     config: Path | None = None
@@ -76,6 +77,7 @@ _FLAGS = {
     "compile": "train.compile",
     "train_views": "store.train_views",
     "store_tokens": "store.eval_tokens",
+    "on_bad_image": "data.on_bad_image",
 }
 _RUN_KEYS = ("method", "dataset", "recipe", "seeds")
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from gcdbench.data.locate import data_root as choose_root
 from gcdbench.engine.device import Compute, choose_device
+from gcdbench.engine.disk import require_disk
 from gcdbench.engine.groups import MAX_LANES, trunk_groups
-from gcdbench.engine.loop import train_together
+from gcdbench.engine.interrupts import Interrupts
+from gcdbench.engine.loop import CHECKPOINT_EVERY, train_together
+from gcdbench.engine.rehearsal import Rehearsal
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.request import Plan, RunRequest, plan
 from gcdbench.engine.runner import Runner
@@ -36,8 +40,12 @@ class Place:
     shelf: Shelf = dataclasses.field(default_factory=Shelf.at)
     lanes: int = MAX_LANES
     """Runs that are trained together at most."""
+    checkpoint_every: float = CHECKPOINT_EVERY
+    """Seconds between checkpoints within an epoch; each epoch ends with one anyway."""
 
     def __post_init__(self) -> None:
+        if not self.checkpoint_every >= 0:
+            raise UsageError(f"checkpoint_every is {self.checkpoint_every}; it is a number of seconds, at least 0.")
         if self.lanes < 1:
             raise UsageError(f"lanes is {self.lanes}; at least one run must be trained at a time.")
 
@@ -63,6 +71,8 @@ def run(
     cache: Path | str | None = None,
     image_store: bool = True,
     lanes: int = MAX_LANES,
+    checkpoint_every: float = CHECKPOINT_EVERY,
+    on_bad_image: str | None = None,
     force: bool = False,
     track: Sequence[str] = (),
     reporter: Reporter | None = None,
@@ -84,12 +94,13 @@ def run(
         label_ratio=label_ratio,
         novel_ratio=novel_ratio,
         precision=precision,
+        on_bad_image=on_bad_image,
         settings=dict(settings or {}),
         config=None if config is None else Path(config),
     )
     root = choose_root(None if data_root is None else Path(data_root))
     shelf = Shelf.at(None if cache is None else Path(cache), image_store)
-    place = Place(Path(runs), root, device, workers, shelf, lanes)
+    place = Place(Path(runs), root, device, workers, shelf, lanes, checkpoint_every)
     reporter = reporter or Reporter()
     shared = Cache()
     spaces = distinct(s for one in request.each() for s in workspaces(plan(one), place, reporter, shared))
@@ -104,7 +115,7 @@ def workspaces(planned: Plan, place: Place, reporter: Reporter, cache: Cache | N
         reporter.phase("preparing data and backbone")
         compute = Compute(chosen, resolved.config.train.precision)
         warn = reporter.warn if number == 0 else None
-        yield prepare(planned, resolved, compute, place.root, place.workers, cache, warn, place.shelf)
+        yield prepare(planned, resolved, compute, place.root, place.workers, cache, warn, place.shelf, reporter.working)
 
 
 def distinct(spaces: Iterable[Workspace]) -> list[Workspace]:
@@ -121,7 +132,7 @@ def status(folder: RunDirectory) -> str:
     """What `execute_all` would do."""
     if folder.finished:
         return "finished"
-    return "unfinished" if folder.epochs() else "new"
+    return "unfinished" if folder.has_checkpoint else "new"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,42 +180,74 @@ def _train_group(
     group: Sequence[Workspace], place: Place, reporter: Reporter, force: bool, track: Sequence[str]
 ) -> list[Result]:
     """Train runs that share a source; a fault of what they share is the fault of each."""
-    source = group[0].source
     runners: list[Runner] = []
-    try:
-        for space in group:
-            runners.append(Runner(space, directory(space, place.runs), Trackers(track, reporter.warn)))
-            _begin(runners[-1], force, reporter)
+    with ExitStack() as held, Interrupts() as interrupts:
         try:
-            if not all(runner.over for runner in runners):
-                make_stores(group[0], reporter)
-        except GcdbenchError as fault:
-            for runner in runners:
-                if not runner.over:
-                    runner.stop(fault)
-        train_together([r for r in runners if not r.over], reporter)
-    except BaseException as fault:
-        for runner in runners:
-            if not runner.over:
+            runners += (Runner(s, directory(s, place.runs), Trackers(track, reporter.warn)) for s in group)
+            # Always in the same order, so that two processes with some runs in common never wait for each other.
+            for runner in sorted(runners, key=lambda r: r.space.run_id):
+                _begin(runner, held, force, reporter)
+            _check(_alive(runners), reporter)
+            train_together(_alive(runners), reporter, place.checkpoint_every, interrupts)
+        except BaseException as fault:
+            for runner in _alive(runners):
                 runner.stop(fault)
-        raise
-    finally:
-        source.release()
-        reporter.finished()
+            raise
+        finally:
+            group[0].source.release()
+            reporter.finished()
     return [Result(runner.space, runner.record, runner.fault) for runner in runners]
 
 
-def _begin(runner: Runner, force: bool, reporter: Reporter) -> None:
-    """Make the run's directory; one that cannot be made ends this run alone."""
+def _alive(runners: Iterable[Runner]) -> list[Runner]:
+    return [runner for runner in runners if not runner.over]
+
+
+def _begin(runner: Runner, held: ExitStack, force: bool, reporter: Reporter) -> None:
+    """Lock the run and make its directory; what cannot be locked or made ends this run alone."""
     space, folder = runner.space, runner.folder
+
+    def wait(who: str) -> None:
+        reporter.announce(f"{who[:1].upper()}{who[1:]} works on the run {folder.path}; waiting for it to end.")
+
     try:
+        held.enter_context(folder.lock(wait))
+        if folder.finished and not force:
+            runner.take(read_record(folder.record_file))
+            return
         if force:
             folder.clear()
-        folder.open({**space.config.as_dict(), "sources": dict(space.resolved.sources), "run_id": space.run_id})
+        folder.open()
         folder.log(f"start, device {space.compute.describe()}")
-    except OSError as fault:
+    except (OSError, GcdbenchError) as fault:
         reporter.dropped(space, runner.stop(fault))
     space.compute.start_measuring()
+
+
+def _check(runners: Sequence[Runner], reporter: Reporter) -> None:
+    """Try everything that could fail later, then write what says that this is a run, and make the stores."""
+    rehearsal: Rehearsal | None = None
+    for runner in runners:
+        space, folder = runner.space, runner.folder
+        try:
+            if not folder.has_checkpoint:
+                reporter.phase(f"checking {space.config.method}")
+                rehearsal = rehearsal or Rehearsal(space)
+                rehearsal.of(space, folder.path)
+            config = {**space.config.as_dict(), "sources": dict(space.resolved.sources), "run_id": space.run_id}
+            folder.write_config(config)
+            if space.data.bad_items():
+                folder.write_skipped(space.data.bad_items())
+        except Exception as fault:  # of this run alone; the others go on
+            reporter.dropped(space, runner.stop(fault))
+    del rehearsal
+    try:
+        require_disk(_alive(runners))
+        if _alive(runners):
+            make_stores(runners[0].space, reporter)
+    except GcdbenchError as fault:
+        for runner in _alive(runners):
+            reporter.dropped(runner.space, runner.stop(fault))
 
 
 def all_records(results: Sequence[Result]) -> list[Record]:

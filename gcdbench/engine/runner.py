@@ -5,19 +5,22 @@ from __future__ import annotations
 import dataclasses
 import time
 import traceback
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gcdbench.contracts import Batch, Progress, Stage
 from gcdbench.engine import checkpoint
+from gcdbench.engine.datastate import DataState, compare
+from gcdbench.engine.evidence import write_evidence
 from gcdbench.engine.faults import forget_frames, plugin_call, told
-from gcdbench.engine.lane import Lane
+from gcdbench.engine.lane import Lane, NotFinite
 from gcdbench.engine.recording import make_record, write_names
 from gcdbench.engine.scoring import predict, score
 from gcdbench.engine.seeding import AmbientStream, generator
 from gcdbench.engine.selected import Selected, evaluate
+from gcdbench.engine.stages import stages_of
 from gcdbench.engine.trackers import Trackers
 from gcdbench.errors import GcdbenchError, PluginError
 from gcdbench.files import write_json
@@ -32,7 +35,7 @@ LOOK = 2.0
 
 
 class Runner:
-    """Takes a run from its last checkpoint to its record, epoch by epoch, when it is told to."""
+    """Takes a run from its last checkpoint to its record, step by step, when it is told to."""
 
     def __init__(self, space: Workspace, folder: RunDirectory, trackers: Trackers) -> None:
         self.space = space
@@ -43,29 +46,47 @@ class Runner:
         self.latest: dict[str, float] = {}
         """Means of the loss terms at the last look."""
         self.stages: list[Stage] = []
-        self.stage_number = self.epoch = 0
+        self.stage_number = self.epoch = self.steps_done = 0
         self.most_lanes = 1
         self.lane: Lane | None = None
         self.over = False
         """Finished or stopped."""
+        self._resting = False
+        """Between two steps of an epoch, so that the run could be saved as it stands."""
+        self._within: dict[str, Any] | None = None
+        """What a checkpoint from the middle of an epoch says of that epoch, until it goes on."""
 
     def open(self) -> None:
         """Build the method and restore what the last checkpoint holds."""
         space = self.space
         self.lane = lane = Lane(space.config.method, space.method(), space.compute)
-        saved = checkpoint.load(self.folder.path, space.compute.device)
-        with AmbientStream(space.config.seed, "stages"), plugin_call(lane.name, "stages"):
-            self.stages = list(lane.method.stages())
-        if not all(isinstance(stage, Stage) for stage in self.stages):
-            raise PluginError(f"The method '{lane.name}' must return gcdbench.Stage objects from stages.")
-        self.stage_number, self.epoch = (saved["stage"], saved["epoch"]) if saved else (0, 0)
+        saved, notes = checkpoint.restore(self.folder.path, space.compute.device, space.run_id)
+        for note in notes:
+            self.folder.log(note)
+            self.trackers.warn(note)
+        self.stages = stages_of(space, lane.method)
+        if saved is not None:
+            self.stage_number, self.epoch, self.steps_done = saved["stage"], saved["epoch"], saved["step"]
+            self._within = saved["within"]
+            self._compare(saved["made_with"])
+            compare(DataState(saved["files"]), space.data_state, space)
         self.selected = Selected.restore(saved["selected"] if saved else None)
-        if self.stages:
+        if self.position is not None:
             self._start_stage()
         if saved is not None:
             lane.restore(saved["lane"])
         self._advance()
-        self.trackers.start(self.folder.path, space.config.as_dict(), self.epochs_done, space.sampler.steps)
+        steps = self.epochs_done * space.sampler.steps + self.steps_done
+        self.trackers.start(self.folder.path, space.config.as_dict(), self.epochs_done, steps)
+
+    def _compare(self, made_with: dict[str, Any]) -> None:
+        """Another torch, device or number of threads rounds differently: allowed, but never silently."""
+        now = _made_with(self.space)
+        other = [f"{name} {was} before, {now.get(name)} now" for name, was in made_with.items() if now.get(name) != was]
+        if other:
+            note = f"The run goes on under other conditions ({'; '.join(other)}), so not equal to the last bit."
+            self.space.warnings.append(note)
+            self.trackers.warn(note)
 
     @property
     def epochs_done(self) -> int:
@@ -110,30 +131,51 @@ class Runner:
         self.most_lanes = max(self.most_lanes, lanes)
         self._random = generator(seed, "steps", stage.name, self.epoch, device=space.compute.device)
         self._ambient = AmbientStream(seed, "ambient", stage.name, self.epoch)
-        t = self.progress(0)
-        lane.start_epoch(t)
-        lane.method.eval()
-        with self._ambient, torch.no_grad(), plugin_call(lane.name, "on_epoch_start"):
-            lane.method.on_epoch_start(space.pool(space.config.eval.rows, stage.name, self.epoch), t)
+        if self._within is not None:
+            self._continue_epoch(self._within)
+        else:
+            t = self.progress(0)
+            lane.start_epoch(t)
+            lane.method.eval()
+            with self._ambient, torch.no_grad(), plugin_call(lane.name, "on_epoch_start"):
+                lane.method.on_epoch_start(space.pool(space.config.eval.rows, stage.name, self.epoch), t)
+        self._within = None
         lane.method.train()
+        self._resting = True
+
+    def _continue_epoch(self, within: dict[str, Any]) -> None:
+        """The epoch has begun in another process: only what it left is needed."""
+        self.started -= within["seconds"]
+        self.lanes = max(self.lanes, within["lanes"])
+        self._random.set_state(within["random"].cpu())
+        self._ambient.restore(within["ambient"])
+        self._lane.restore_sums(within["sums"])
 
     def step(self, batch: Batch, number: int) -> None:
         """One optimiser step; now and then a look at the losses."""
         t = self.progress(number)
         # Lanes share the numbers, but each has a tensor of its own, with a gradient of its own if it asks for one.
         own = dataclasses.replace(batch, tokens=batch.tokens.detach())
+        self._resting = False
         with self._ambient:
             self._lane.step(own, t)
+        self.steps_done = number + 1
+        self._resting = True
         now = time.monotonic()
         if now - self.looked > LOOK:
             self.looked = now
             self.latest = self._lane.means()
             self.trackers.step(t, self.latest)
 
-    def end_epoch(self) -> dict[str, Any]:
-        """Evaluate if it is time, tell the trackers, write the checkpoint; the epoch's line of `metrics.jsonl`."""
+    def end_epoch(self, whole: AbstractContextManager[None] | None = None) -> dict[str, Any]:
+        """Evaluate if it is time, tell the trackers, write the checkpoint; the epoch's line of `metrics.jsonl`.
+
+        ``whole`` is entered for the part that must not be interrupted.
+        """
         lane, stage = self._lane, self.stages[self.stage_number]
         self.latest = lane.means()
+        lane.require_finite(self.steps_done - 1)
+        self.space.data_state.check(self.space)
         line: dict[str, Any] = {
             "stage": stage.name,
             "epoch": self.epoch + 1,
@@ -143,21 +185,17 @@ class Runner:
         }
         if self.lanes > 1:
             line["lanes"] = self.lanes  # the seconds are those of all of them together
+        selected = self.selected
         if self._evaluates(stage):
             started = time.monotonic()
-            line["metrics"], self.selected = evaluate(self.space, lane.method, stage, self.epoch, self.selected)
+            line["metrics"], selected = evaluate(self.space, lane.method, stage, self.epoch, self.selected)
             line["evaluation_seconds"] = round(time.monotonic() - started, 3)
-        self.trackers.epoch(line)
-        self.epoch += 1
-        checkpoint.save(
-            self.folder.path,
-            {
-                "stage": self.stage_number,
-                "epoch": self.epoch,
-                "lane": lane.state(),
-                "selected": None if self.selected is None else self.selected.state(),
-            },
-        )
+        with whole or nullcontext():
+            self._resting = False
+            self.selected = selected
+            self.trackers.epoch(line)
+            self.epoch, self.steps_done = self.epoch + 1, 0
+            self._save(within=None)
         self._advance()
         return line
 
@@ -165,12 +203,48 @@ class Runner:
         every = self.space.config.eval.every or (1 if self.space.rule.metric is not None else 0)
         return bool(every) and ((self.epoch + 1) % every == 0 or self.epoch + 1 == stage.epochs)
 
+    def save_within(self) -> None:
+        """A checkpoint in the middle of an epoch, from which the run goes on exactly where it stands."""
+        self._lane.means()  # raises if a loss was not finite since the last look
+        self._lane.require_finite(self.steps_done - 1)
+        self._save(
+            within={
+                "random": self._random.get_state(),
+                "ambient": self._ambient.state(),
+                "sums": self._lane.sums_state(),
+                "seconds": time.monotonic() - self.started,
+                "lanes": self.lanes,
+            }
+        )
+
+    def _save(self, within: dict[str, Any] | None) -> None:
+        checkpoint.save(
+            self.folder.path,
+            {
+                "run": self.space.run_id,
+                "made_with": _made_with(self.space),
+                "files": self.space.data_state.files,
+                "stage": self.stage_number,
+                "epoch": self.epoch,
+                "step": self.steps_done,
+                "lane": self._lane.state(),
+                "selected": None if self.selected is None else self.selected.state(),
+                "within": within,
+            },
+        )
+
+    def take(self, record: Record) -> None:
+        """Another process has finished the run."""
+        self.record = record
+        self.close()
+
     def finish(self) -> None:
         """Predict, score and write the record; the method is released."""
         space, folder, method = self.space, self.folder, self._lane.method
         started = time.monotonic()
         rows = space.config.eval.rows
         prediction = self.selected.prediction if self.selected else predict(space, method, rows)
+        space.data_state.check(space)
         truth = space.truth(rows)
         folder.write_predictions(space.scored_rows(rows), prediction, None if truth is None else truth.target)
         write_names(space, folder, prediction)
@@ -188,10 +262,15 @@ class Runner:
         self.close()
 
     def stop(self, fault: BaseException) -> GcdbenchError:
-        """The run ends here; its last checkpoint stays. Call it where the fault is being handled."""
+        """The run ends here, saved as it stands if it is whole. Call it where the fault is being handled."""
         with suppress(OSError):  # a full disk may be the very reason
             self.folder.log(f"stopped: {type(fault).__name__}: {fault}\n{traceback.format_exc()}")
         name = self.space.config.method
+        if isinstance(fault, NotFinite):
+            with suppress(OSError):
+                write_evidence(self, fault)
+        elif self._resting and self.steps_done and not isinstance(fault, PluginError):
+            self._save_before_stopping()
         if isinstance(fault, Exception):
             self.fault = told(fault, name)
             forget_frames(fault)
@@ -200,8 +279,26 @@ class Runner:
         self.close()
         return self.fault
 
+    def _save_before_stopping(self) -> None:
+        """Whatever ended the run, its last whole step is worth keeping; else the older checkpoint stays."""
+        try:
+            self.save_within()
+            self.folder.log(f"saved after epoch {self.epoch + 1}, step {self.steps_done}")
+        except Exception as fault:
+            with suppress(OSError):
+                self.folder.log(f"not saved: {type(fault).__name__}: {fault}")
+
     def close(self) -> None:
         """Release tail, optimisers and trackers."""
         self.over = True
         self.lane = None
         self.trackers.close()
+
+
+def _made_with(space: Workspace) -> dict[str, Any]:
+    """What rounding depends on besides the config."""
+    return {
+        "torch": torch.__version__.partition("+")[0],
+        "device": space.compute.describe(),
+        "threads": torch.get_num_threads(),
+    }

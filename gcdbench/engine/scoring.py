@@ -10,26 +10,28 @@ import numpy as np
 
 from gcdbench.contracts import Method, Prediction, Truth
 from gcdbench.engine.faults import plugin_call
+from gcdbench.engine.pool import ImagePool
 from gcdbench.engine.seeding import fenced_rng
 from gcdbench.engine.workspace import Workspace
 from gcdbench.errors import PluginError
 
 
-def predict(space: Workspace, method: Method, rows: str) -> Prediction:
-    """The method's answer for the scored rows, checked."""
+def predict(space: Workspace, method: Method, rows: str, pool: ImagePool | None = None) -> Prediction:
+    """The method's answer for the scored rows (or for the queries of another pool), checked."""
     import torch
 
     name = space.config.method
     was_training = method.training
+    pool = pool or space.pool(rows, "predict")
     method.eval()
     try:
         with torch.no_grad(), fenced_rng(space.config.seed, "predict"), plugin_call(name, "predict"):
-            answer = method.predict(space.pool(rows, "predict"))
+            answer = method.predict(pool)
     finally:
         method.train(was_training)
     if not isinstance(answer, Prediction):
         raise PluginError(f"The method '{name}' must return a gcdbench.Prediction from predict, not {answer!r}.")
-    expected = len(space.scored_rows(rows))
+    expected = len(pool.queries)
     confidence = answer.confidence
     if confidence is not None and not (isinstance(confidence, np.ndarray) and confidence.shape == (expected,)):
         raise PluginError(f"The method '{name}' must give a numpy array of one confidence per row, or None.")

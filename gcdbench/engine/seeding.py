@@ -1,6 +1,7 @@
 """Random numbers: every consumer gets a generator of its own, derived from the run's seed and a name.
 
-No generator carries state across epochs, so a resumed run draws what an uninterrupted one would have drawn.
+No generator carries state across epochs. Within an epoch, a checkpoint holds the state of those that do, so a resumed
+run draws what an uninterrupted one would have drawn.
 """
 
 from __future__ import annotations
@@ -50,6 +51,23 @@ class AmbientStream:
         self._own = _global_state()
         _set_global_state(self._outer)
 
+    def state(self) -> dict[str, Any] | None:
+        """Where the streams stand, as a checkpoint can hold it; None if nobody has entered them yet."""
+        if self._own is None:
+            return None
+        cpu, cuda, (kind, keys, *rest), plain, _ = self._own
+        numbers = [str(kind), torch.from_numpy(np.asarray(keys, dtype=np.int64)), *(x for x in rest)]
+        return {"torch": cpu, "cuda": list(cuda), "numpy": numbers, "random": plain}
+
+    def restore(self, state: dict[str, Any] | None) -> None:
+        """Go on from such a state."""
+        if state is None:
+            return
+        kind, keys, position, has_gauss, gauss = state["numpy"]
+        numbers = (kind, keys.cpu().numpy().astype(np.uint32), int(position), int(has_gauss), float(gauss))
+        cuda = [c.cpu() for c in state["cuda"]]
+        self._own = (state["torch"].cpu(), cuda, numbers, state["random"], _modes())
+
 
 def _global_state() -> tuple[Any, ...]:
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
@@ -59,8 +77,8 @@ def _global_state() -> tuple[Any, ...]:
 def _set_global_state(state: tuple[Any, ...]) -> None:
     cpu, cuda, numbers, plain, modes = state
     torch.set_rng_state(cpu)
-    if cuda:
-        torch.cuda.set_rng_state_all(cuda)
+    if cuda and torch.cuda.is_available():  # a run may go on without the device it began on
+        torch.cuda.set_rng_state_all(cuda[: torch.cuda.device_count()])
     np.random.set_state(numbers)
     random.setstate(plain)
     if modes != _modes():

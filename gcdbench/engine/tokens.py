@@ -16,6 +16,7 @@ from gcdbench.data.images import Images
 from gcdbench.data.stream import stream
 from gcdbench.data.views import Normalise, ViewPlan, random_plan
 from gcdbench.engine.device import Compute
+from gcdbench.engine.faults import out_of_memory
 from gcdbench.errors import TrainingError
 from gcdbench.store.tokens import TokenStore
 
@@ -35,9 +36,9 @@ def _compiled(trunk: Trunk) -> Callable[[Tensor], Tensor]:
     def raw(images: Tensor) -> Tensor:
         try:
             return fast(images)
-        except torch.OutOfMemoryError:
-            raise
         except Exception as fault:  # compilers fail in many ways
+            if out_of_memory(fault):
+                raise
             first = (str(fault).strip().splitlines() or [""])[0]
             raise TrainingError(
                 f"The trunk cannot be compiled here ({type(fault).__name__}: {first}). Run without --compile; "
@@ -63,7 +64,7 @@ class TokenSource:
         self.trunk = trunk
         self.images = dict(images)
         self.views = views
-        self.compute = compute
+        self.compute: Compute = compute
         self.micro_batch = micro_batch
         self.workers = default_workers() if workers is None else workers
         self.normalise = Normalise(views, compute.device)
@@ -104,7 +105,9 @@ class TokenSource:
             try:
                 with self.compute.autocast():
                     return self._micro_batches(crops)
-            except torch.OutOfMemoryError as fault:
+            except Exception as fault:
+                if not out_of_memory(fault):
+                    raise
                 if self.micro_batch == 1:
                     raise TrainingError(
                         "Out of memory in the trunk even for a single image. Use --precision bf16, "

@@ -34,11 +34,10 @@ class Trackers:
                 with plugin_call(name, "__init__", kind="tracker"):
                     self.others.append(registry.load("tracker", name)())
 
-    def start(self, folder: Path, config: Mapping[str, Any], epochs_done: int, steps_per_epoch: int) -> None:
+    def start(self, folder: Path, config: Mapping[str, Any], epochs_done: int, steps: int) -> None:
         """The run begins. A tracker that cannot even start is the user's to know before hours of training."""
         self.epochs_done = epochs_done
         self.last = time.monotonic()
-        steps = epochs_done * steps_per_epoch
         self.jsonl.start(folder, config, epochs_done, steps)
         waiting, self.others = self.others, []
         for tracker in waiting:

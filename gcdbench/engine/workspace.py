@@ -14,9 +14,10 @@ from gcdbench import registry
 from gcdbench.backbone.load import BackboneInfo, load_backbone
 from gcdbench.backbone.vit import SplitViT
 from gcdbench.config import BackboneConfig, DataConfig, Resolved, RunConfig, StoreConfig, ViewConfig, run_id
-from gcdbench.contracts import Dataset, Evaluator, Index, IntArray, Method, Task, Truth
+from gcdbench.contracts import Dataset, Evaluator, IntArray, Method, Task, Truth
 from gcdbench.data.sampler import BalancedSampler
-from gcdbench.data.splits import Split, index_hash, make_split, remap
+from gcdbench.engine.dataside import DataSide, Tick, open_data
+from gcdbench.engine.datastate import DataState
 from gcdbench.engine.device import Compute
 from gcdbench.engine.faults import plugin_call
 from gcdbench.engine.pool import ImagePool
@@ -32,37 +33,6 @@ MAX_K = 100_000
 """More classes than this are a slip of the keyboard."""
 
 
-@dataclass(frozen=True)
-class DataSide:
-    """A dataset with its split, and the true targets that only evaluators see."""
-
-    dataset: Dataset
-    index: Index
-    split: Split
-    test: Index | None
-    """Index of the test part, if the run looks at it."""
-
-    @cached_property
-    def hash(self) -> str:
-        """Hash of every index the run looks at."""
-        parts = {"train": self.index} | ({} if self.test is None else {"test": self.test})
-        return "+".join(index_hash(index, self.dataset.content_hash(part)) for part, index in parts.items())
-
-    def test_target(self) -> IntArray:
-        """True targets of the test rows."""
-        from gcdbench.contracts import ClassSplit
-
-        assert self.test is not None
-        return remap(self.test.labels, ClassSplit(self.split.base, self.split.novel))
-
-
-def open_data(dataset_class: type[Dataset], root: Path, config: DataConfig, with_test: bool = False) -> DataSide:
-    """Read index and split; images are not opened."""
-    dataset = dataset_class(root)
-    index = dataset.index("train")
-    return DataSide(dataset, index, make_split(dataset, index, config), dataset.index("test") if with_test else None)
-
-
 class Cache:
     """Data, backbones and token sources shared by the runs of one request."""
 
@@ -71,15 +41,19 @@ class Cache:
         self._data: dict[tuple[type, Path, DataConfig, bool], DataSide] = {}
         self._backbone: dict[tuple[BackboneConfig, int, int], tuple[SplitViT, BackboneInfo]] = {}
 
-    def data(self, dataset: type[Dataset], root: Path, config: DataConfig, with_test: bool) -> DataSide:
+    def data(
+        self,
+        dataset: type[Dataset],
+        root: Path,
+        config: DataConfig,
+        with_test: bool,
+        shelf: Shelf | None = None,
+        tick: Tick | None = None,
+    ) -> DataSide:
         """The opened dataset."""
         key = (dataset, root, config, with_test)
         if key not in self._data:
-            self._data[key] = open_data(dataset, root, config, with_test)
-            for part in ("train", "test") if with_test else ("train",):
-                check = getattr(self._data[key].dataset, "require_files", None)
-                if check is not None:
-                    check(part)
+            self._data[key] = open_data(dataset, root, config, with_test, None if shelf is None else shelf.root, tick)
         return self._data[key]
 
     def backbone(self, config: BackboneConfig, image_size: int, seed: int) -> tuple[SplitViT, BackboneInfo]:
@@ -102,7 +76,7 @@ class Cache:
         workers: int | None,
     ) -> TokenSource:
         """The token source of runs that see the same images through the same trunk."""
-        parts = ("train",) if data.test is None else ("train", "test")
+        parts = data.parts
         key = (id(data.dataset), parts, id(backbone), views, compute, stores, shelf, micro_batch, compiled, workers)
         if key not in self._sources:
             images = {part: open_images(shelf, data.dataset, part, views.resize) for part in parts}
@@ -124,6 +98,7 @@ class Workspace:
     shelf: Shelf
     sampler: BalancedSampler
     evaluators: list[Evaluator]
+    data_state: DataState
     warnings: list[str] = field(default_factory=list)
     timings: dict[str, float] = field(default_factory=dict)
 
@@ -222,6 +197,7 @@ def prepare(
     cache: Cache | None = None,
     warn: Callable[[str], None] | None = None,
     shelf: Shelf | None = None,
+    tick: Tick | None = None,
 ) -> Workspace:
     """Build a run's workspace, checking whatever can be checked before training."""
     started = time.monotonic()
@@ -229,7 +205,7 @@ def prepare(
     config = resolved.config
     rule = selection_rule(config.eval.selection)
     with_test = config.eval.rows == "test" or (rule.metric is not None and rule.rows == "test")
-    data = cache.data(plan.dataset_class, root, config.data, with_test)
+    data = cache.data(plan.dataset_class, root, config.data, with_test, shelf, tick)
     warnings = _check(plan, config, data)
     backbone, info = cache.backbone(config.backbone, config.views.crop, config.seed)
     backbone.to(compute.device)
@@ -242,8 +218,9 @@ def prepare(
     warnings += broken
     for message in warnings if warn else ():
         warn(message)  # type: ignore[misc]
+    state = DataState.of(data.dataset, data.parts)
     space = Workspace(
-        plan, resolved, data, backbone, info, compute, source, shelf, sampler, evaluators, warnings=warnings
+        plan, resolved, data, backbone, info, compute, source, shelf, sampler, evaluators, state, warnings=warnings
     )
     space.timings["prepare"] = time.monotonic() - started
     return space
@@ -276,6 +253,12 @@ def _check(plan: Plan, config: RunConfig, data: DataSide) -> list[str]:
         warnings.append(
             f"{data.dataset.title} has {len(data.index):,} training rows instead of {wanted:,}: "
             "these numbers will not compare with published ones."
+        )
+    bad = data.bad_items()
+    if bad:
+        warnings.append(
+            f"{len(bad):,} images of {data.dataset.title} cannot be read and are left out (skipped.csv in the run "
+            f"directory lists them). The first: {bad[0][1]}"
         )
     rule = selection_rule(config.eval.selection)
     if rule.oracle:

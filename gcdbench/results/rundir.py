@@ -8,13 +8,15 @@ import json
 import shutil
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from gcdbench.contracts import Prediction
-from gcdbench.files import write_atomically, write_json, write_text
+from gcdbench.files import sweep, write_atomically, write_json, write_text
+from gcdbench.locks import Wait, locked
 
 
 class RunDirectory:
@@ -33,16 +35,34 @@ class RunDirectory:
         """Whether the run has a record."""
         return self.record_file.is_file()
 
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether there is something to go on from."""
+        return any((self.path / "checkpoint").glob("*.pt"))
+
+    def lock(self, wait: Wait) -> AbstractContextManager[None]:
+        """Held by the one process that works on the run; ``wait`` is told who that is, if it is somebody else."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return locked(self.path.parent / f".{self.path.name}.lock", wait, remove=True)
+
     def clear(self) -> None:
         """Forget an earlier run of the same id."""
         if self.path.exists():
             self.record_file.unlink(missing_ok=True)
             shutil.rmtree(self.path)
 
-    def open(self, config: dict[str, Any]) -> None:
-        """Make the directory and write the config."""
+    def open(self) -> None:
+        """Make the directory; what a killed process has left half-written there goes. Call it under the lock."""
         self.path.mkdir(parents=True, exist_ok=True)
+        sweep(self.path)
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """From now on this is a run."""
         write_json(self.path / "config.json", config)
+
+    def write_skipped(self, rows: Iterable[tuple[str, str]]) -> None:
+        """`skipped.csv`: images that were left out because they cannot be read."""
+        write_text(self.path / "skipped.csv", _csv(("item", "reason"), rows))
 
     def log(self, message: str) -> None:
         """Append a line with the time to log.txt."""
@@ -55,7 +75,7 @@ class RunDirectory:
         if not path.is_file():
             return []
         found = []
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 found.append(json.loads(line))
             except ValueError:  # a process that was killed may leave half a line
@@ -78,8 +98,12 @@ class RunDirectory:
 
     def write_table(self, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
         """`predictions.csv`: the same for a person, with file and class names."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
-        write_text(self.path / "predictions.csv", text.getvalue())
+        write_text(self.path / "predictions.csv", _csv(header, rows))
+
+
+def _csv(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()

@@ -8,8 +8,8 @@ import mmap
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from gcdbench.errors import DataError, UsageError
 from gcdbench.files import write_json
+from gcdbench.locks import is_locked, locked
 
 VARIABLE = "GCDBENCH_CACHE"
 DESCRIPTION = "store.json"
@@ -125,21 +126,10 @@ class StoreFolder:
             shutil.rmtree(left, ignore_errors=True)
         shutil.rmtree(self.path, ignore_errors=True)
 
-    @contextmanager
-    def _lock(self, what: str, tell: Tell) -> Iterator[None]:
+    def _lock(self, what: str, tell: Tell) -> AbstractContextManager[None]:
         """Held while building. Where the system has no such locks, the final rename alone keeps stores whole."""
-        try:
-            import fcntl
-        except ImportError:  # Windows
-            yield
-            return
-        with (self.path.parent / f".{self.key}.lock").open("w") as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                tell(f"Another process is writing {what}; waiting for it.")
-                fcntl.flock(stream, fcntl.LOCK_EX)
-            yield
+        path = self.path.parent / f".{self.key}.lock"
+        return locked(path, lambda who: tell(f"{who[:1].upper()}{who[1:]} is writing {what}; waiting for it."))
 
 
 def read_description(path: Path) -> dict[str, Any] | None:
@@ -170,14 +160,7 @@ def leftovers(root: Path) -> list[Path]:
 
 def _locked(temporary: Path) -> bool:
     lock = temporary.parent / f".{temporary.name.split('.')[1]}.lock"
-    try:
-        import fcntl
-
-        with lock.open("a") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return False
-    except (ImportError, OSError):  # somebody holds it, or nobody can tell
-        return True
+    return is_locked(lock)
 
 
 def delete_store(root: Path, store: Mapping[str, Any]) -> None:

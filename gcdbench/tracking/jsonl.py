@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gcdbench.contracts import Tracker
-from gcdbench.files import write_text
+from gcdbench.files import append_line, write_text
 
 FILE = "metrics.jsonl"
 
@@ -22,10 +22,9 @@ class JsonlTracker(Tracker):
         """Drop epochs that were written after the checkpoint the run goes on from."""
         self.path = folder / FILE
         if self.path.is_file():
-            lines = self.path.read_text(encoding="utf-8").splitlines()
+            lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
             write_text(self.path, "".join(line + "\n" for line in lines[:epochs_done]))
 
     def epoch(self, number: int, line: Mapping[str, Any]) -> None:
         """Append the epoch."""
-        with self.path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(line) + "\n")
+        append_line(self.path, json.dumps(line))

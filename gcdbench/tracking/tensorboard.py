@@ -27,7 +27,7 @@ class TensorBoardTracker(Tracker):
         """Open the event files; a continued run hides what was logged after its checkpoint."""
         # Two files, because hiding goes by number: one counts epochs, the other steps.
         self.epochs = self._writer(folder / "tensorboard", epochs_done + 1 if epochs_done else None)
-        self.steps = self._writer(folder / "tensorboard" / "steps", steps_done if epochs_done else None)
+        self.steps = self._writer(folder / "tensorboard" / "steps", steps_done or None)
 
     def _writer(self, folder: Path, purge: int | None) -> Any:
         made = self._writer_class(folder, **({} if purge is None else {"purge_step": purge}))

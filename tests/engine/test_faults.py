@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
 from gcdbench.contracts import Losses, Prediction
 from gcdbench.engine import checkpoint
-from gcdbench.errors import GcdbenchError, PluginError, TrainingError, UsageError
+from gcdbench.errors import PluginError, TrainingError, UsageError
 from tests.engine.runs import start
 
 
@@ -60,17 +58,6 @@ def test_bad_answers_of_a_plugin_are_told(tmp_path, monkeypatch):
             start(tmp_path, epochs=1, where="other")
 
 
-def test_damaged_checkpoint_is_a_sentence(tmp_path):
-    record = start(tmp_path, epochs=1)[0]
-    folder = Path(record.dir)
-    (folder / "record.json").unlink()
-    file = folder / checkpoint.FILE
-    file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(GcdbenchError, match="--force"):
-        start(tmp_path, epochs=1)
-    assert start(tmp_path, epochs=1, force=True)[0].metrics == record.metrics
-
-
 def test_out_of_memory_in_the_trunk_halves_the_pass(tmp_path, monkeypatch):
     from gcdbench.backbone.vit import Trunk
 
@@ -112,12 +99,3 @@ def test_seeds_are_checked(tmp_path):
     for wrong in ([], "01", [-1], [0.5]):
         with pytest.raises(UsageError, match="Seeds must be whole numbers"):
             start(tmp_path, epochs=1, seeds=wrong)
-
-
-@pytest.mark.parametrize("content", [{}, {"stage": 0, "epoch": 1, "lane": {"method": {}}, "selected": None}])
-def test_a_foreign_checkpoint_is_a_sentence(content, tmp_path):
-    record = start(tmp_path, epochs=1)[0]
-    (Path(record.dir) / "record.json").unlink()
-    torch.save(content, Path(record.dir) / checkpoint.FILE)
-    with pytest.raises(GcdbenchError, match="--force"):
-        start(tmp_path, epochs=1)

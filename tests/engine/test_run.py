@@ -256,7 +256,11 @@ def test_pool_hides_labels(tmp_path, monkeypatch):
     pools = []
     monkeypatch.setattr(RLCD, "on_epoch_start", lambda self, pool, t: pools.append(pool))
     start(tmp_path, epochs=1)
-    pool = pools[0]
+    few, pool = pools  # of the rehearsal, and of the run
+    assert len(few) == 64
+    assert (few.target[~few.labelled] == -1).all()
+    assert (few.queries.target == -1).all()
+    assert set(few.target[few.labelled]) == set(range(5))
     assert len(pool) == ROWS
     assert (pool.target[~pool.labelled] == -1).all()
     assert pool.labelled.sum() == (labels := Digits(Path("."))._data[1] < 5).sum() // 2

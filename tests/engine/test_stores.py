@@ -21,7 +21,7 @@ from gcdbench.engine.run import Place, Shelf, workspaces
 from gcdbench.engine.seeding import generator
 from gcdbench.engine.stores import make_stores
 from gcdbench.engine.tokens import TokenSource
-from gcdbench.errors import DataError, PluginError, TrainingError, UsageError
+from gcdbench.errors import DataError, TrainingError, UsageError
 from gcdbench.store import folder
 from tests.engine.runs import assert_same, start
 
@@ -67,10 +67,19 @@ def test_packed_images_change_nothing_and_are_made_once(tmp_path, monkeypatch, o
     assert_same(direct, again)
 
 
+def little_room(monkeypatch, place):
+    """The disk of one folder is full."""
+    real = shutil.disk_usage
+
+    def usage(path):
+        return real(path)._replace(free=1000) if Path(path).is_relative_to(place) else real(path)
+
+    monkeypatch.setattr(folder.shutil, "disk_usage", usage)
+
+
 def test_images_that_do_not_fit_on_the_disk_are_decoded_every_time(tmp_path, monkeypatch, on_disk):
     plain = start(tmp_path, where="plain", epochs=1, cache=tmp_path / "cache", image_store=False)[0]
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(folder.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    little_room(monkeypatch, tmp_path / "cache")
     listen = Listen()
     record = start(tmp_path, epochs=1, cache=tmp_path / "cache", reporter=listen)[0]
     assert any("decoded in every epoch instead" in note for note in listen.noted)
@@ -116,8 +125,9 @@ def test_evaluation_from_the_store_runs_no_trunk(tmp_path, monkeypatch, on_disk)
 
     monkeypatch.setattr(Trunk, "raw", raw)
     start(tmp_path, where="second", epochs=1, settings={**settings, "eval.every": 1}, cache=tmp_path / "cache")
-    # Six steps of 128 views and one to count operations; nothing for the two evaluations.
-    assert sizes == [128] * 7
+    # The rehearsal: two steps and a few rows. Then six steps of 128 views and one to count operations; nothing for the
+    # two evaluations.
+    assert sizes == [128, 128, 32] + [128] * 7
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
@@ -138,11 +148,11 @@ def test_stored_training_views(tmp_path, monkeypatch):
     assert any("fp32 tokens of 3 training views of 400 images" in text for text in listen.said)
     assert first.protocol["approximations"] == {"train_views": 3, "train_tokens": "fp32"}
     assert first.fingerprint != start(tmp_path, where="plain")[0].fingerprint
-    # Another seed trains from the same store: the trunk runs for the evaluation views only.
+    # Another seed trains from the same store: the trunk runs for the rehearsal and the evaluation views only.
     sizes, original = [], Trunk.raw
     monkeypatch.setattr(Trunk, "raw", lambda self, x: sizes.append(len(x)) or original(self, x))
     other = start(tmp_path, settings=settings, cache=tmp_path / "cache", seeds=1)[0]
-    assert sum(sizes) == 400 + 1
+    assert sum(sizes) == (2 * 128 + 32) + 400 + 1
     assert other.metrics != first.metrics
     again = start(tmp_path, where="again", settings=settings, cache=tmp_path / "cache")[0]
     assert_same(first, again)
@@ -187,8 +197,7 @@ def test_too_few_stored_views_are_refused(tmp_path):
 
 
 def test_a_token_store_that_does_not_fit_is_refused_before_training(tmp_path, monkeypatch, on_disk):
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(folder.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    little_room(monkeypatch, tmp_path / "cache")
     with pytest.raises(DataError, match=r"Fp32 tokens of 400 images .* would take 1.74 MB, but"):
         start(tmp_path, settings={"store.eval_tokens": "fp32"}, cache=tmp_path / "cache", image_store=False)
 
@@ -307,7 +316,7 @@ def test_a_fault_while_tokens_are_kept_leaves_none_of_them(tmp_path, monkeypatch
 
     monkeypatch.setattr(Digits, "image", image)
     for _ in range(2):
-        with pytest.raises(PluginError, match="The dataset 'digits' failed in image: OSError: broken"):
+        with pytest.raises(DataError, match="The image digits:300 cannot be read: broken"):
             list(space.source.centre("train", np.arange(400), 64))
     monkeypatch.setattr(Digits, "image", original)
     assert sum(len(t) for t in space.source.centre("train", np.arange(400), 64)) == 400

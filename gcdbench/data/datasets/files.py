@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from gcdbench.contracts import Dataset, Index
 from gcdbench.data.locate import missing
@@ -26,11 +26,23 @@ def list_classes(folder: Path) -> list[str]:
 def list_images(folder: Path) -> list[str]:
     """Image files below a folder, relative to it with forward slashes, folder by folder in sorted order."""
     found: list[str] = []
-    for current, _, names in sorted(os.walk(folder, followlinks=True)):
+    for current, names in sorted(_walk(folder)):
         prefix = Path(current).relative_to(folder)
         kept = (n for n in sorted(names) if n.lower().endswith(EXTENSIONS) and not n.startswith("."))
         found += [(prefix / n).as_posix() for n in kept]
     return found
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Folders with the names of their files. Links are followed, but never back to a folder that is being listed."""
+    for current, folders, names in os.walk(folder, followlinks=True):
+        above = {os.path.realpath(current)}
+        place = Path(current)
+        while place != folder:
+            place = place.parent
+            above.add(os.path.realpath(place))
+        folders[:] = [name for name in folders if os.path.realpath(os.path.join(current, name)) not in above]
+        yield current, names
 
 
 def listing(root: Path, classes: Iterable[tuple[int, str]]) -> tuple[list[str], list[int]]:
@@ -67,15 +79,16 @@ def read_lines(path: Path) -> list[str]:
 
 
 def stat_hash(paths: Iterable[Path]) -> str:
-    """A hash of the sizes and modification times of files; one that is missing counts as such."""
-    digest = hashlib.sha256()
+    """Hashes of the sizes and of the modification times of files, `SIZES-TIMES`; one that is missing counts as such."""
+    sizes, times = hashlib.sha256(), hashlib.sha256()
     for path in paths:
         try:
             facts = os.stat(path)
-            digest.update(f"{facts.st_size} {facts.st_mtime_ns}\n".encode())
+            sizes.update(f"{facts.st_size}\n".encode())
+            times.update(f"{facts.st_mtime_ns}\n".encode())
         except OSError:
-            digest.update(b"missing\n")
-    return digest.hexdigest()[:16]
+            sizes.update(b"missing\n")
+    return f"{sizes.hexdigest()[:16]}-{times.hexdigest()[:16]}"
 
 
 def open_rgb(path: Path) -> Image.Image:
@@ -85,8 +98,9 @@ def open_rgb(path: Path) -> Image.Image:
             return to_rgb(image)
     except FileNotFoundError as fault:
         raise DataError(f"The image {path} does not exist.") from fault
-    except (OSError, UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError) as fault:
-        raise DataError(f"The image {path} cannot be read: {fault}.") from fault
+    except Exception as fault:  # a damaged file can make a decoder raise almost anything
+        reason = str(fault) or type(fault).__name__
+        raise DataError(f"The image {path} cannot be read: {reason}.") from fault
 
 
 class FileDataset(Dataset):
@@ -102,7 +116,9 @@ class FileDataset(Dataset):
 
     def _part(self, part: str) -> tuple[Path, Index]:
         if part not in self._parts:
-            self._parts[part] = self.read_part(part)
+            folder, index = self.read_part(part)
+            _require_inside(folder, index.items)
+            self._parts[part] = folder, index
         return self._parts[part]
 
     def index(self, part: str) -> Index:
@@ -129,6 +145,14 @@ class FileDataset(Dataset):
         absent = [item for item in index.items if not os.path.isfile(folder / item)]
         if absent:
             raise missing(self, f"{len(absent)} of {len(index)} images do not exist, first {folder / absent[0]}")
+
+
+def _require_inside(folder: Path, items: Iterable[str]) -> None:
+    """Annotation files come from outside: no name in them may lead out of the folder of images."""
+    for item in items:
+        pure = PurePosixPath(item.replace("\\", "/"))
+        if pure.is_absolute() or ".." in pure.parts or "\0" in item or PureWindowsPath(item).drive:
+            raise DataError(f"An annotation file names the image {item!r}, which lies outside {folder}.")
 
 
 def make_index(items: Iterable[str], labels: Iterable[int], names: Iterable[str]) -> Index:

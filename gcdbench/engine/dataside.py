@@ -1,0 +1,87 @@
+"""A dataset with its split, opened for a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from gcdbench.config import DataConfig
+from gcdbench.contracts import ClassSplit, Dataset, Index, IntArray
+from gcdbench.data.opened import OpenedDataset
+from gcdbench.data.splits import Split, index_hash, make_split, remap
+from gcdbench.engine.faults import plugin_call
+from gcdbench.errors import DataError
+from gcdbench.store.folder import cache_root
+from gcdbench.store.scans import bad_images
+
+Tick = Callable[[str, int, int], None]
+"""Told how much of some long work is done."""
+
+
+@dataclass(frozen=True)
+class DataSide:
+    """A dataset with its split, and the true targets that only evaluators see."""
+
+    dataset: OpenedDataset
+    index: Index
+    split: Split
+    test: Index | None
+    """Index of the test part, if the run looks at it."""
+    bad: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    """Per part the rows of the whole data set that were left out because their image cannot be read, and why."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Parts the run looks at."""
+        return ("train",) if self.test is None else ("train", "test")
+
+    def bad_items(self) -> list[tuple[str, str]]:
+        """Name and reason of every image that was left out."""
+        names = {part: self.dataset.whole(part).items for part in self.bad}
+        return [(names[part][row], why) for part, rows in self.bad.items() for row, why in rows.items()]
+
+    @cached_property
+    def hash(self) -> str:
+        """Hash of every index the run looks at."""
+        parts = {"train": self.index} | ({} if self.test is None else {"test": self.test})
+        return "+".join(index_hash(index, self.dataset.content_hash(part)) for part, index in parts.items())
+
+    def test_target(self) -> IntArray:
+        """True targets of the test rows."""
+        assert self.test is not None
+        return remap(self.test.labels, ClassSplit(self.split.base, self.split.novel))
+
+
+def open_data(
+    dataset_class: type[Dataset],
+    root: Path,
+    config: DataConfig,
+    with_test: bool = False,
+    cache: Path | None = None,
+    tick: Tick | None = None,
+) -> DataSide:
+    """Read index and split. Images are not opened, unless those that cannot be read are to be left out."""
+    with plugin_call(dataset_class.name, "__init__", kind="dataset"):
+        dataset = OpenedDataset(dataset_class(root))
+    bad: dict[str, dict[int, str]] = {}
+    for part in ("train", "test") if with_test else ("train",):
+        dataset.index(part)
+        if config.on_bad_image == "skip":
+            bad[part] = _leave_out(dataset, part, cache_root(cache), tick)
+        else:
+            dataset.require_files(part)
+    index, test = dataset.index("train"), dataset.index("test") if with_test else None
+    return DataSide(dataset, index, make_split(dataset, index, config), test, bad)
+
+
+def _leave_out(dataset: OpenedDataset, part: str, cache: Path, tick: Tick | None) -> dict[int, str]:
+    """Go on without the images of a part that cannot be read."""
+    name = f"looking for {part} images that cannot be read"
+    bad = bad_images(cache, dataset, part, None if tick is None else lambda done, all_: tick(name, done, all_))
+    if len(bad) == len(dataset.index(part)):
+        raise DataError(f"Not one image of {dataset.title} ({part}) can be read; the first: {next(iter(bad.values()))}")
+    if bad:
+        dataset.leave_out(part, list(bad))
+    return bad

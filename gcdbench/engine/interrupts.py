@@ -1,0 +1,63 @@
+"""Ctrl-C, SIGTERM and SIGHUP: asked to stop, a run finishes its step, is saved, and ends with a sentence."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+from gcdbench.errors import Terminated
+
+_DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
+
+
+class Interrupts:
+    """While entered, signals that end a process are raised where they do no harm; a second one is raised at once.
+
+    Only the main thread can do this, and only for signals that nobody else handles or ignores (`nohup`).
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._pending: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+                number = getattr(signal, name, None)  # Windows has no SIGHUP
+                if number is not None and signal.getsignal(number) in _DEFAULTS:
+                    self._before[number] = signal.signal(number, self._arrived)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """What is done inside is done whole; a signal that arrives meanwhile is raised at the end."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+        if self._pending is not None and not self._depth:
+            number, self._pending = self._pending, None
+            raise _interruption(number)
+
+    def _arrived(self, number: int, frame: FrameType | None) -> None:
+        if not self._depth or self._pending is not None:
+            raise _interruption(number)
+        self._pending = number
+        with suppress(OSError):  # a plain write: printing inside a signal handler could meet itself
+            os.write(2, b"\nStopping after this step; once more stops at once.\n")
+
+
+def _interruption(number: int) -> KeyboardInterrupt:
+    return KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)

@@ -1,0 +1,60 @@
+"""Which images of a part cannot be read: found out once, by decoding all of them, and kept in the cache."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import PIL
+
+from gcdbench.contracts import Dataset
+from gcdbench.data.decoding import unreadable
+from gcdbench.data.splits import index_hash
+from gcdbench.files import write_json
+from gcdbench.store.folder import CannotStore, StoreFolder
+
+FILE = "unreadable.json"
+
+
+def bad_images(
+    root: Path, dataset: Dataset, part: str, tick: Callable[[int, int], None] | None = None
+) -> dict[int, str]:
+    """Rows whose image cannot be used, each with the reason."""
+    content, files = dataset.content_hash(part), dataset.files_hash(part)
+    if not (content or files):  # nothing tells whether the images are still the same ones
+        return unreadable(dataset, part, tick)
+    facts = {
+        "dataset": dataset.name,
+        "part": part,
+        "index": index_hash(dataset.index(part), content),
+        "files": files,
+        "pillow": PIL.__version__,
+    }
+    store = StoreFolder(root, "scans", facts)
+    found = _read(store)
+    if found is not None:
+        return found
+    fresh = unreadable(dataset, part, tick)
+
+    def fill(folder: Path) -> dict[str, Any]:
+        write_json(folder / FILE, {str(row): reason for row, reason in fresh.items()})
+        return {"unreadable": len(fresh)}
+
+    try:
+        what = f"the list of images of {dataset.title} ({part}) that cannot be read"
+        store.build(sum(map(len, fresh.values())) + 100, what, fill, lambda text: None)
+    except CannotStore:
+        pass  # it is looked for again next time
+    return fresh
+
+
+def _read(store: StoreFolder) -> dict[int, str] | None:
+    if store.description() is None:
+        return None
+    try:
+        content = json.loads((store.path / FILE).read_text(encoding="utf-8"))
+        return {int(row): str(reason) for row, reason in content.items()}
+    except (OSError, ValueError, AttributeError):  # damaged: looked for again
+        return None
