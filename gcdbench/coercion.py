@@ -18,7 +18,9 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         raise UsageError(f"--set takes section.key=value (for example train.lr=0.05), not '{text}'.")
     try:
         return key, tomllib.loads(f"value = {raw.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
+    except RecursionError as fault:
+        raise UsageError(f"--set {key}: the value is nested too deeply.") from fault
+    except ValueError:  # no TOML (or a number longer than Python reads), so it is text
         return key, raw.strip()
 
 

@@ -310,11 +310,11 @@ def read_toml(path: Path) -> dict[str, Any]:
     """The content of a TOML file, with its faults told as sentences."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as fault:
+    except (OSError, ValueError) as fault:  # ValueError: not UTF-8, or a name that no file can have
         raise UsageError(f"The config file {path} cannot be read: {fault}.") from fault
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as fault:
+    except (ValueError, RecursionError) as fault:
         raise UsageError(f"The config file {path} is not valid TOML: {fault}.") from fault
 
 

@@ -50,7 +50,7 @@ def read_preset(method_class: type, recipe: str) -> dict[str, Any]:
         return {}
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as fault:
+    except (ValueError, RecursionError) as fault:
         raise PluginError(f"The preset file {package}/presets/{recipe}.toml is not valid TOML: {fault}.") from fault
 
 

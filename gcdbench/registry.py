@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,10 @@ ALIASES = {"dataset": "gcdbench.dataset_aliases"}
 """Entry-point groups whose *value* is another plugin's name."""
 
 
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+"""What a plugin may be called: it becomes the name of a folder."""
+
+
 @dataclass(frozen=True)
 class Plugin:
     """One registered name: where it comes from, without having imported it."""
@@ -37,7 +42,7 @@ class Plugin:
     version: str
     summary: str
     clash: str | None = None
-    """Set when another installed package registers the same name."""
+    """Why the name cannot be used: another installed package registers it too, or it is no name for a folder."""
 
     def load(self) -> Any:
         """Import the object; any fault of the plugin becomes a PluginError with its reason."""
@@ -73,6 +78,12 @@ def _scan(kind: str) -> dict[str, Plugin]:
             version=meta["Version"] if meta else "?",
             summary=(meta["Summary"] if meta and "Summary" in meta else "") or "",
         )
+        if not NAME.fullmatch(entry.name):
+            odd = (
+                f"The {kind} plugin of {new.package} is called {entry.name!r}; folders are named after plugins, so a "
+                "name is letters, digits, '-', '_', '.' and '+', and begins with a letter or digit."
+            )
+            new = Plugin(**{**new.__dict__, "clash": odd})
         old = found.get(entry.name)
         if old is None or (old.target == new.target and old.package == new.package):
             found[entry.name] = new

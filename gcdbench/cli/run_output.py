@@ -12,6 +12,7 @@ from gcdbench.cli.output import out, print_json, print_table
 from gcdbench.config import flat_config
 from gcdbench.results.record import Record
 from gcdbench.results.summary import HEADLINE, spoken
+from gcdbench.store.folder import spoken_size
 
 
 def print_results(records: Sequence[Record], as_json: bool) -> None:
@@ -71,6 +72,12 @@ _APART = ("config", "sources", "presets", "stores")
 """Parts of a plan that are printed below its table."""
 
 
+def _spoken(key: str, value: Any) -> list[str]:
+    if key.endswith("_bytes"):
+        return [key.removesuffix("_bytes").replace("_", " "), spoken_size(value)]
+    return [key.replace("_", " "), str(value)]
+
+
 def print_plans(plans: Sequence[dict[str, Any]], as_json: bool) -> None:
     """What would run."""
     if as_json:
@@ -81,7 +88,7 @@ def print_plans(plans: Sequence[dict[str, Any]], as_json: bool) -> None:
         print_table(
             f"{plan['method']} ({plan['recipe']}) on {plan['dataset']}, seed {plan['seed']}",
             ["What", "Value"],
-            [[key.replace("_", " "), str(plan[key])] for key in plan if key not in _APART],
+            [_spoken(key, plan[key]) for key in plan if key not in _APART],
         )
         for name, state in plan["stores"].items():
             console.print(f"Store of {name}: {state}.", markup=False, soft_wrap=True)

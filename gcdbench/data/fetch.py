@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import lzma
+import os
+import ssl
 import tarfile
+import tempfile
 import urllib.error
+import urllib.parse
 import urllib.request
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gcdbench.errors import DataError
 
@@ -20,10 +27,13 @@ Report = Callable[[int, int | None], None]
 
 @dataclass(frozen=True)
 class Archive:
-    """A tar archive at a stable public address."""
+    """A tar archive at a stable public address, which begins with https."""
 
     url: str
     md5: str
+    """As the publishers state it: guards against damage, not against an attacker."""
+    sha256: str = ""
+    """Guards against both; empty where none is known, and then https alone vouches for the origin."""
 
     @property
     def filename(self) -> str:
@@ -31,13 +41,14 @@ class Archive:
         return self.url.rsplit("/", 1)[-1]
 
 
-def md5_of(path: Path) -> str:
-    """MD5 as the publishers state it (it guards against damage, not against an attacker)."""
-    digest = hashlib.md5(usedforsecurity=False)
+def matches(path: Path, archive: Archive) -> bool:
+    """Whether a file has every checksum that is known of the archive."""
+    md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
     with path.open("rb") as stream:
         while block := stream.read(CHUNK):
-            digest.update(block)
-    return digest.hexdigest()
+            md5.update(block)
+            sha256.update(block)
+    return md5.hexdigest() == archive.md5 and archive.sha256 in ("", sha256.hexdigest())
 
 
 def download(archive: Archive, folder: Path, report: Report) -> Path:
@@ -47,13 +58,14 @@ def download(archive: Archive, folder: Path, report: Report) -> Path:
     except OSError as fault:
         raise DataError(f"The folder {folder} cannot be made: {fault}.") from fault
     target = folder / archive.filename
-    if target.is_file() and md5_of(target) == archive.md5:
+    if target.is_file() and matches(target, archive):
         return target
     part = target.with_name(target.name + ".part")
     have = part.stat().st_size if part.exists() else 0
+    _require_https(archive.url)
     request = urllib.request.Request(archive.url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with _opener().open(request, timeout=60) as answer:
             if have and answer.status != 206:  # the server starts over
                 have = 0
             length = answer.headers.get("Content-Length")
@@ -73,7 +85,7 @@ def download(archive: Archive, folder: Path, report: Report) -> Path:
         raise DataError(
             f"{archive.url} cannot be downloaded: {reason}. What has arrived is kept; run the command again."
         ) from fault
-    if md5_of(part) != archive.md5:
+    if not matches(part, archive):
         part.unlink()
         raise DataError(f"The download of {archive.url} has the wrong checksum and was deleted; run it again.")
     part.replace(target)
@@ -81,9 +93,40 @@ def download(archive: Archive, folder: Path, report: Report) -> Path:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a tar archive; members that would land outside ``folder`` are refused."""
+    """Unpack a tar archive; one with members that would land outside ``folder``, or link there, is refused whole."""
     try:
-        with tarfile.open(archive) as tar:
-            tar.extractall(folder, filter="data")
-    except (tarfile.TarError, OSError, EOFError) as fault:
+        with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=folder) as name:
+            with tarfile.open(archive) as tar:
+                tar.extractall(name, filter="data")
+            for entry in sorted(Path(name).iterdir()):
+                _move(entry, folder / entry.name)
+    except (tarfile.TarError, OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as fault:
         raise DataError(f"The archive {archive} cannot be unpacked: {fault}.") from fault
+
+
+def _move(entry: Path, target: Path) -> None:
+    """Put what was unpacked in its place, also into folders that are there; a link there is replaced, not followed."""
+    if entry.is_dir() and not entry.is_symlink() and target.is_dir() and not target.is_symlink():
+        for inner in sorted(entry.iterdir()):
+            _move(inner, target / inner.name)
+    else:
+        os.replace(entry, target)
+
+
+def _require_https(url: str) -> None:
+    if urllib.parse.urlsplit(url).scheme != "https":
+        raise DataError(f"{url} is not fetched: downloads are made over https only.")
+
+
+class _SameScheme(urllib.request.HTTPRedirectHandler):
+    """Follows redirects, but to https only."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        """Called with the new address."""
+        _require_https(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _opener(context: ssl.SSLContext | None = None) -> urllib.request.OpenerDirector:
+    """What addresses are opened with; tests bring the certificate of their own server."""
+    return urllib.request.build_opener(_SameScheme, urllib.request.HTTPSHandler(context=context))

@@ -11,6 +11,7 @@ from gcdbench.engine.preflight import StepTime, step_time
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.request import RunRequest, plan
 from gcdbench.engine.run import Place, directory, execute_all, status, workspaces
+from gcdbench.engine.stages import stages_of
 from gcdbench.engine.workspace import Cache, Workspace
 from gcdbench.errors import GcdbenchError
 from gcdbench.results.record import Record
@@ -114,7 +115,7 @@ def _planned(
         key = (config.method, config.recipe, config.dataset, config.backbone, config.train.batch_size, config.views)
         if key not in times:
             times[key] = step_time(space)
-        epochs = sum(stage.epochs for stage in space.method().stages()) - len(folder.epochs())
+        epochs = sum(stage.epochs for stage in stages_of(space, space.method())) - len(folder.epochs())
         seconds = (times[key].trunk / lanes + times[key].own) * space.sampler.steps * max(0, epochs)
     return PlannedRun(
         label, config.method, config.recipe, config.dataset, config.seed, space.run_id, now, round(seconds, 1), lanes

@@ -13,7 +13,6 @@ from gcdbench.errors import GcdbenchError
 from gcdbench.store.folder import spoken_size
 
 if TYPE_CHECKING:
-    from gcdbench.engine.runner import Runner
     from gcdbench.engine.workspace import Workspace
 
 GENERATIONS = 3
@@ -51,16 +50,12 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def require_disk(runners: Sequence[Runner]) -> None:
-    """Stop before training if the runs that train together will not fit on the disk."""
-    waiting = [runner for runner in runners if not runner.folder.has_checkpoint]
-    if not waiting:
-        return
-    needed, place = sum(run_bytes(runner.space) for runner in waiting), waiting[0].folder.path
-    free = free_bytes(place)
+def require_room(spaces: Sequence[Workspace], folder: Path) -> None:
+    """Stop before training if runs that train together will not fit on the disk of a folder."""
+    needed, free = sum(run_bytes(space) for space in spaces), free_bytes(folder)
     if needed > free:
         raise GcdbenchError(
-            f"{len(waiting)} run{'s' if len(waiting) > 1 else ''} would take {spoken_size(needed)} for checkpoints and "
-            f"predictions, but the disk of {place} has only {spoken_size(free)} free. Free some space, or choose "
+            f"{len(spaces)} run{'s' if len(spaces) > 1 else ''} would take {spoken_size(needed)} for checkpoints and "
+            f"predictions, but the disk of {folder} has only {spoken_size(free)} free. Free some space, or choose "
             "another folder with --runs."
         )

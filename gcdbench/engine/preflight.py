@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gcdbench.contracts import Progress
+from gcdbench.engine.disk import free_bytes, require_room, run_bytes
 from gcdbench.engine.feed import batches, first_plans
 from gcdbench.engine.lane import Lane
+from gcdbench.engine.rehearsal import Rehearsal
 from gcdbench.engine.run import directory, status
 from gcdbench.engine.seeding import fenced_rng, generator
+from gcdbench.engine.stages import stages_of
 from gcdbench.engine.stores import planned_stores
 from gcdbench.engine.workspace import Workspace
 
@@ -36,7 +40,7 @@ class StepTime:
 def step_time(space: Workspace) -> StepTime:
     """Time of the faster of two steps with a throw-away method and fresh views; what fails in a step fails here."""
     method = space.method()
-    stages = method.stages()
+    stages = stages_of(space, method)
     if not stages:
         return StepTime(0.0, 0.0)
     lane = Lane(space.config.method, method, space.compute)
@@ -58,6 +62,12 @@ def step_time(space: Workspace) -> StepTime:
     return StepTime(trunk, own)
 
 
+def rehearse(space: Workspace) -> None:
+    """What a real run tries before it trains, in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="gcdbench-") as folder:
+        Rehearsal(space).of(space, Path(folder))
+
+
 def describe_plan(space: Workspace, runs: Path) -> dict[str, Any]:
     """The plan of one run as plain data."""
     config, split = space.config, space.data.split
@@ -65,8 +75,11 @@ def describe_plan(space: Workspace, runs: Path) -> dict[str, Any]:
     told = {"finished": "finished, would be shown", "unfinished": "unfinished, would be continued", "new": "new"}
     method = space.method()
     steps = space.sampler.steps
-    epochs = sum(stage.epochs for stage in method.stages())
+    epochs = sum(stage.epochs for stage in stages_of(space, method))
+    require_room([space], runs)
+    space.compute.start_measuring()
     per_step = step_time(space).total
+    rehearse(space)
     trunk = sum(p.numel() for p in space.backbone.trunk.parameters())
     return {
         "method": config.method,
@@ -92,6 +105,9 @@ def describe_plan(space: Workspace, runs: Path) -> dict[str, Any]:
         "seconds_per_step": round(per_step, 4),
         "estimated_training_seconds": round(per_step * steps * epochs, 1),
         "device": space.compute.describe(),
+        "memory_bytes": space.compute.peak_memory(),
+        "disk_bytes": run_bytes(space),
+        "disk_free_bytes": free_bytes(runs),
         "stores": planned_stores(space),
         "presets": list(space.resolved.presets),
         "config": config.as_dict(),

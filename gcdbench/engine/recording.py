@@ -13,6 +13,7 @@ from gcdbench.contracts import Method, Prediction
 from gcdbench.engine.flops import flops_per_step
 from gcdbench.engine.scoring import Scores
 from gcdbench.engine.selected import Selected
+from gcdbench.engine.stages import stages_of
 from gcdbench.engine.workspace import Workspace
 from gcdbench.results.provenance import git_state, package_folder, versions
 from gcdbench.results.record import SCHEMA, Record
@@ -57,7 +58,7 @@ def make_record(
     """Collect what the record holds; the method is used up by counting its operations."""
     config, split = space.config, space.data.split
     plugin = space.plan.method
-    stages = list(method.stages())
+    stages = stages_of(space, method)
     own = sum(p.numel() for p in method.parameters())
     trunk = sum(p.numel() for p in space.backbone.trunk.parameters())
     stage, epoch = (stages[-1].name, stages[-1].epochs) if stages else ("", 0)

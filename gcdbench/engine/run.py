@@ -10,7 +10,7 @@ from typing import Any
 
 from gcdbench.data.locate import data_root as choose_root
 from gcdbench.engine.device import Compute, choose_device
-from gcdbench.engine.disk import require_disk
+from gcdbench.engine.disk import require_room
 from gcdbench.engine.groups import MAX_LANES, trunk_groups
 from gcdbench.engine.interrupts import Interrupts
 from gcdbench.engine.loop import CHECKPOINT_EVERY, train_together
@@ -187,7 +187,7 @@ def _train_group(
             # Always in the same order, so that two processes with some runs in common never wait for each other.
             for runner in sorted(runners, key=lambda r: r.space.run_id):
                 _begin(runner, held, force, reporter)
-            _check(_alive(runners), reporter)
+            _check(_alive(runners), place, reporter)
             train_together(_alive(runners), reporter, place.checkpoint_every, interrupts)
         except BaseException as fault:
             for runner in _alive(runners):
@@ -224,7 +224,7 @@ def _begin(runner: Runner, held: ExitStack, force: bool, reporter: Reporter) -> 
     space.compute.start_measuring()
 
 
-def _check(runners: Sequence[Runner], reporter: Reporter) -> None:
+def _check(runners: Sequence[Runner], place: Place, reporter: Reporter) -> None:
     """Try everything that could fail later, then write what says that this is a run, and make the stores."""
     rehearsal: Rehearsal | None = None
     for runner in runners:
@@ -242,7 +242,7 @@ def _check(runners: Sequence[Runner], reporter: Reporter) -> None:
             reporter.dropped(space, runner.stop(fault))
     del rehearsal
     try:
-        require_disk(_alive(runners))
+        require_room([r.space for r in _alive(runners) if not r.folder.has_checkpoint], place.runs)
         if _alive(runners):
             make_stores(runners[0].space, reporter)
     except GcdbenchError as fault:

@@ -6,6 +6,8 @@ import contextlib
 import hashlib
 import http.server
 import io
+import ssl
+import subprocess
 import tarfile
 import threading
 from pathlib import Path
@@ -13,6 +15,8 @@ from typing import ClassVar
 
 import pytest
 
+from gcdbench import registry
+from gcdbench.data import fetch
 from gcdbench.data.fetch import Archive, download, unpack
 from gcdbench.errors import DataError
 
@@ -21,8 +25,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
     content: ClassVar[bytes] = b""
     asked: ClassVar[list[str | None]] = []
     stop_after: ClassVar[int | None] = None
+    redirect: ClassVar[str | None] = None
 
     def do_GET(self):
+        if self.redirect is not None and self.path != "/elsewhere":
+            self.send_response(302)
+            self.send_header("Location", self.redirect)
+            self.end_headers()
+            return
         wanted = self.headers.get("Range")
         self.asked.append(wanted)
         start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted else 0
@@ -38,15 +48,38 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """A certificate for 127.0.0.1 that nobody else trusts."""
+    folder = tmp_path_factory.mktemp("certificate")
+    key, file = folder / "key.pem", folder / "cert.pem"
+    command = f"openssl req -x509 -newkey rsa:2048 -nodes -keyout {key} -out {file} -days 2 -subj /CN=test"
+    subprocess.run([*command.split(), "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    return file, key
+
+
+@contextlib.contextmanager
+def serving(context: ssl.SSLContext | None = None):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        if context is not None:
+            running.socket = context.wrap_socket(running.socket, server_side=True)
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield f"{'http' if context is None else 'https'}://127.0.0.1:{running.server_address[1]}/set.tar"
+        running.shutdown()
+
+
 @pytest.fixture
-def server():
+def server(certificate, monkeypatch):
     Handler.content = tar_of({"folder/a.txt": b"hello" * 1000})
     Handler.asked = []
     Handler.stop_after = None
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{running.server_address[1]}/set.tar"
-        running.shutdown()
+    Handler.redirect = None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    original = fetch._opener
+    monkeypatch.setattr(fetch, "_opener", lambda: original(ssl.create_default_context(cafile=str(certificate[0]))))
+    with serving(context) as address:
+        yield address
 
 
 def tar_of(files: dict[str, bytes]) -> bytes:
@@ -93,7 +126,97 @@ def test_wrong_checksum_leaves_nothing(server, tmp_path):
 
 def test_unreachable_server_is_a_sentence(tmp_path):
     with pytest.raises(DataError, match="cannot be downloaded"):
-        download(Archive("http://127.0.0.1:9/x.tar", "0" * 32), tmp_path, lambda *now: None)
+        download(Archive("https://127.0.0.1:9/x.tar", "0" * 32), tmp_path, lambda *now: None)
+
+
+def test_every_published_archive_is_fetched_over_https_and_has_a_checksum():
+    found = [a for p in registry.plugins("dataset") for a in p.load().archives]
+    assert len(found) == 4
+    assert all(a.url.startswith("https://") and len(a.md5) == 32 for a in found)
+    assert [len(a.sha256) for a in found].count(64) == 3  # nobody has published one of FGVC-Aircraft
+
+
+def test_sha256_counts_as_well(server, tmp_path):
+    right = hashlib.sha256(Handler.content).hexdigest()
+    assert download(Archive(server, md5(), right), tmp_path, lambda *now: None).is_file()
+    with pytest.raises(DataError, match="wrong checksum"):
+        download(Archive(server, md5(), "0" * 64), tmp_path / "other", lambda *now: None)
+
+
+def test_plain_http_is_refused(server, tmp_path):
+    with serving() as plain, pytest.raises(DataError, match="over https only"):
+        download(Archive(plain, md5()), tmp_path, lambda *now: None)
+    assert Handler.asked == []
+
+
+def test_a_redirect_to_another_scheme_is_refused(server, tmp_path):
+    with serving() as plain:
+        for target in (plain.replace("set.tar", "elsewhere"), "ftp://127.0.0.1/x", "file:///etc/passwd"):
+            Handler.redirect = target
+            with pytest.raises(DataError, match="over https only|cannot be downloaded|answered 302"):
+                download(Archive(server, md5()), tmp_path, lambda *now: None)
+    assert Handler.asked == []
+    assert not [p for p in tmp_path.iterdir() if p.stat().st_size]
+
+
+def test_a_redirect_within_https_is_followed(server, tmp_path):
+    Handler.redirect = server.replace("set.tar", "elsewhere")
+    assert download(Archive(server, md5()), tmp_path, lambda *now: None).read_bytes() == Handler.content
+
+
+def test_a_server_nobody_vouches_for_is_refused(server, tmp_path, monkeypatch):
+    monkeypatch.undo()
+    with pytest.raises(DataError, match=r"(?i)certificate"):
+        download(Archive(server, md5()), tmp_path, lambda *now: None)
+
+
+def link(name: str, target: str, kind: bytes) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        good = tarfile.TarInfo("good.txt")
+        good.size = 2
+        tar.addfile(good, io.BytesIO(b"ok"))
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, target
+        tar.addfile(member)
+        behind = tarfile.TarInfo(f"{name}/behind.txt")
+        behind.size = 1
+        tar.addfile(behind, io.BytesIO(b"x"))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
+@pytest.mark.parametrize("target", ["../outside", "/tmp", "a/../../outside"])
+def test_archives_cannot_link_elsewhere_and_are_refused_whole(kind, target, tmp_path):
+    (tmp_path / "outside").mkdir()
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    archive = tmp_path / "evil.tar"
+    archive.write_bytes(link("door", target, kind))
+    with pytest.raises(DataError, match="cannot be unpacked"):
+        unpack(archive, inside)
+    assert list((tmp_path / "outside").iterdir()) == []
+    assert list(inside.iterdir()) == []  # not even the good member
+
+
+def test_a_link_that_is_there_already_is_replaced_and_not_written_through(tmp_path):
+    outside, inside = tmp_path / "outside", tmp_path / "inside"
+    outside.mkdir()
+    inside.mkdir()
+    (inside / "folder").symlink_to(outside)
+    archive = tmp_path / "set.tar"
+    archive.write_bytes(tar_of({"folder/a.txt": b"x"}))
+    with contextlib.suppress(DataError):
+        unpack(archive, inside)
+    assert list(outside.iterdir()) == []
+
+
+def test_unpacking_again_into_folders_that_are_there(tmp_path):
+    archive = tmp_path / "set.tar"
+    for content in (b"one", b"two"):
+        archive.write_bytes(tar_of({"folder/a.txt": content, "folder/deep/b.txt": content}))
+        unpack(archive, tmp_path)
+        assert (tmp_path / "folder/deep/b.txt").read_bytes() == content
 
 
 @pytest.mark.parametrize("name", ["../escape.txt", "/tmp/gcdbench-escape.txt"])

@@ -58,12 +58,11 @@ class _Cifar(Dataset):
         if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != 3072 or data.dtype != np.uint8:
             raise DataError(f"The file {path} has no 'data' array of rows x 3072 bytes.")
         classes = self.expected.classes if self.expected else 0
-        labels = np.asarray(raw if isinstance(raw, list) else [])
-        if len(labels) != len(data) or not np.issubdtype(labels.dtype, np.integer):
+        if not isinstance(raw, list) or len(raw) != len(data) or not all(type(label) is int for label in raw):
             raise DataError(f"The file {path} has no list '{self.label_key.decode()}' with one label per row.")
-        if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
+        if not all(0 <= label < classes for label in raw):
             raise DataError(f"The file {path} has labels outside 0..{classes - 1}.")
-        return data, labels.astype(np.int64)
+        return data, np.array(raw, dtype=np.int64)
 
     def _class_names(self) -> tuple[str, ...]:
         path = self._folder / self.meta
@@ -71,9 +70,9 @@ class _Cifar(Dataset):
         if not path.is_file():
             return tuple(str(c) for c in range(classes))
         names = load_batch(path).get(self.names_key, [])
-        if not isinstance(names, list) or len(names) != classes:
+        if not isinstance(names, list) or len(names) != classes or not all(isinstance(n, bytes | str) for n in names):
             raise DataError(f"The file {path} does not name {classes} classes.")
-        return tuple(n.decode() if isinstance(n, bytes) else str(n) for n in names)
+        return tuple(n.decode("utf-8", "replace") if isinstance(n, bytes) else n for n in names)
 
     def index(self, part: str) -> Index:
         """Rows in file order. Pixels are kept only once an image is asked for: a run on stored images never asks."""
@@ -112,6 +111,7 @@ class Cifar10(_Cifar):
         Archive(
             url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
             md5="c58f30108f718f92721af3b95e74349a",
+            sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
         ),
     )
 
@@ -132,5 +132,6 @@ class Cifar100(_Cifar):
         Archive(
             url="https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
             md5="eb9058c3a382ffc7106e4002c42a8d85",
+            sha256="85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
         ),
     )
