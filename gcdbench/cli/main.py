@@ -79,12 +79,11 @@ def main(arguments: list[str] | None = None) -> None:
     except click.ClickException as fault:
         fault.show()
         sys.exit(2)
-    except Terminated as fault:
-        _say(f"Ended by a signal. {_SAVED}")
-        sys.exit(fault.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        _say(f"Interrupted. {_SAVED}")
-        sys.exit(130)
+    except (click.Abort, KeyboardInterrupt) as fault:
+        reason = fault.__cause__ or fault  # click wraps every KeyboardInterrupt
+        ended = isinstance(reason, Terminated)
+        _say(f"{'Ended by a signal' if ended else 'Interrupted'}. {_SAVED}")
+        sys.exit(reason.exit_code if isinstance(reason, Terminated) else 130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)

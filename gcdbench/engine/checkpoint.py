@@ -35,11 +35,16 @@ class _Hashing:
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
         self.digest = hashlib.sha256()
+        self.fault: OSError | None = None
 
     def write(self, content: Any) -> int:
-        """Hash and pass on."""
+        """Hash and pass on; torch replaces what this raises by an error of its own, so it is kept."""
         self.digest.update(content)
-        return self._stream.write(content)
+        try:
+            return self._stream.write(content)
+        except OSError as fault:
+            self.fault = fault
+            raise
 
     def flush(self) -> None:
         """Pass on."""
@@ -51,7 +56,10 @@ def write(path: Path, state: dict[str, Any], replaces: Path | None = None) -> No
 
     def fill(stream: IO[bytes]) -> None:
         through = _Hashing(stream)
-        torch.save(state, through)  # type: ignore[arg-type]
+        try:
+            torch.save(state, through)  # type: ignore[arg-type]
+        except RuntimeError as fault:
+            raise through.fault or fault from None
         stream.write(_MARK + through.digest.hexdigest().encode() + b"\n")
 
     def keep() -> None:

@@ -17,14 +17,19 @@ from gcdbench.errors import GcdbenchError, PluginError, TrainingError
 class NotFinite(TrainingError):
     """A loss term or a weight was not a finite number."""
 
-    def __init__(self, method: str, term: str, step: int, kind: str = "loss term") -> None:
-        super().__init__(
+    term = ""
+    step = 0
+
+    @classmethod
+    def at(cls, method: str, term: str, step: int, kind: str = "loss term") -> NotFinite:
+        """The error for a term or weight after a step, counted from 0."""
+        fault = cls(
             f"The {kind} '{term}' of '{method}' is not finite at step {step + 1} of the epoch. Lower train.lr, or use "
             "--precision fp32 or bf16. The last checkpoint is from before this step; not-finite.json in the run "
             "directory names the batch."
         )
-        self.term = term
-        self.step = step
+        fault.term, fault.step = term, step
+        return fault
 
 
 _UNFIT = (KeyError, TypeError, ValueError, RuntimeError)
@@ -120,7 +125,7 @@ class Lane:
                     bad.append((first, name))
         if bad:
             step, culprit = min(bad)
-            raise NotFinite(self.name, culprit, int(step))
+            raise NotFinite.at(self.name, culprit, int(step))
         return {name: value / counts[name] for name, value in sums.items()}
 
     def learning_rates(self) -> dict[str, float]:
@@ -131,7 +136,7 @@ class Lane:
         """Weights that are not finite after ``step`` must never reach a checkpoint (waits for the device)."""
         found = [(name, p.detach().isfinite().all()) for name, p in self.method.trained_parameters()]
         if found and not torch.stack([finite for _, finite in found]).all():
-            raise NotFinite(self.name, next(name for name, finite in found if not finite), step, "weight")
+            raise NotFinite.at(self.name, next(name for name, finite in found if not finite), step, "weight")
 
     def sums_state(self) -> list[Any]:
         """The running sums of the epoch, as a checkpoint can hold them."""

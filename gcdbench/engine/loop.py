@@ -102,6 +102,9 @@ def _epoch(cohort: Sequence[Runner], reporter: Reporter, pace: Pace, interrupts:
             reporter.step(t, lanes)
             if time.monotonic() > pace.due:
                 _save(lanes, reporter, pace, interrupts)
+                lanes = _alive(lanes)
+                if not lanes:
+                    break
     except GcdbenchError as fault:  # the images or the trunk, which all of them need
         for runner in lanes:
             reporter.dropped(runner.space, runner.stop(fault))

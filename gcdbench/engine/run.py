@@ -234,20 +234,27 @@ def _check(runners: Sequence[Runner], place: Place, reporter: Reporter) -> None:
                 reporter.phase(f"checking {space.config.method}")
                 rehearsal = rehearsal or Rehearsal(space)
                 rehearsal.of(space, folder.path)
-            config = {**space.config.as_dict(), "sources": dict(space.resolved.sources), "run_id": space.run_id}
-            folder.write_config(config)
-            if space.data.bad_items():
-                folder.write_skipped(space.data.bad_items())
         except Exception as fault:  # of this run alone; the others go on
             reporter.dropped(space, runner.stop(fault))
     del rehearsal
     try:
         require_room([r.space for r in _alive(runners) if not r.folder.has_checkpoint], place.runs)
+        for runner in _alive(runners):
+            _describe(runner)
         if _alive(runners):
             make_stores(runners[0].space, reporter)
-    except GcdbenchError as fault:
+    except (GcdbenchError, OSError) as fault:
         for runner in _alive(runners):
             reporter.dropped(runner.space, runner.stop(fault))
+
+
+def _describe(runner: Runner) -> None:
+    """What makes the directory a run: its config, and the images it goes without."""
+    space, folder = runner.space, runner.folder
+    config = {**space.config.as_dict(), "sources": dict(space.resolved.sources), "run_id": space.run_id}
+    folder.write_config(config)
+    if space.data.bad_items():
+        folder.write_skipped(space.data.bad_items())
 
 
 def all_records(results: Sequence[Result]) -> list[Record]:
