@@ -48,6 +48,19 @@ def write_json(path: Path, data: Any) -> None:
     write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
 
+def parse_json(text: str, **more: Any) -> Any:
+    """JSON from outside: whatever is wrong with it is a ValueError, even a nesting that Python cannot follow."""
+    try:
+        return json.loads(text, **more)
+    except RecursionError as fault:
+        raise ValueError("it is nested too deeply") from fault
+
+
+def read_json(path: Path, **more: Any) -> Any:
+    """The content of a JSON file, or an OSError or ValueError."""
+    return parse_json(path.read_text(encoding="utf-8"), **more)
+
+
 def append_line(path: Path, line: str) -> None:
     """Append a line of text and flush it to disk."""
     with path.open("a", encoding="utf-8") as stream:

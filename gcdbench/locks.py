@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from gcdbench.files import read_json
+
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL)
 """What file systems answer that have no locks."""
 Wait = Callable[[str], None]
@@ -74,7 +76,7 @@ def is_locked(path: Path) -> bool:
 def holder(path: Path) -> str:
     """Who signed the lock last: `process 4711 on host`."""
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        facts = read_json(path)
         return f"process {int(facts['process'])} on {facts['host']}"
     except (OSError, ValueError, TypeError, KeyError):
         return "another process"

@@ -81,6 +81,25 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 @pytest.fixture(scope="session")
+def _certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    from tests.serving import make_certificate
+
+    return make_certificate(tmp_path_factory.mktemp("certificate"))
+
+
+@pytest.fixture
+def certificate(_certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that downloads of this test trust."""
+    import ssl
+
+    from gcdbench.data import fetch
+
+    original = fetch._opener
+    monkeypatch.setattr(fetch, "_opener", lambda: original(ssl.create_default_context(cafile=str(_certificate[0]))))
+    return _certificate
+
+
+@pytest.fixture(scope="session")
 def some_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Finished runs of both methods on a few digits, two seeds, one epoch. Use together with `few_digits`."""
     from tests.engine.runs import fewer_digits, start

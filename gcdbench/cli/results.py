@@ -12,6 +12,7 @@ import click
 from gcdbench.cli.formats import format_options, print_csv, print_sheet
 from gcdbench.cli.options import runs_option
 from gcdbench.cli.output import err, out, print_json
+from gcdbench.files import read_json
 from gcdbench.results.record import Record
 from gcdbench.results.setups import spell
 from gcdbench.results.sheet import Sheet, cells
@@ -101,7 +102,7 @@ def _unfinished(folder: Path) -> dict[str, Any]:
         "metrics": {},
     }
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = read_json(folder / "config.json")
         row.update(
             recipe=config["run"]["recipe"],
             backbone=config["backbone"]["name"],

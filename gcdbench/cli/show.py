@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from gcdbench.cli.options import runs_option
 from gcdbench.cli.output import json_option, out, print_json, print_table
 from gcdbench.config import flat_config
 from gcdbench.errors import UsageError
+from gcdbench.files import read_json
 from gcdbench.results.find import find_run
 from gcdbench.results.record import Record, read_record
 from gcdbench.results.summary import spoken_flops, spoken_times
@@ -28,7 +28,7 @@ def show_command(run: str, runs: Path, as_json: bool) -> None:
         from gcdbench.results.rundir import RunDirectory
 
         try:
-            planned = json.loads((folder / "config.json").read_text(encoding="utf-8"))["train"]["epochs"]
+            planned = read_json(folder / "config.json")["train"]["epochs"]
         except (OSError, ValueError, KeyError, TypeError) as fault:
             raise UsageError(f"{folder} is no run directory: its config.json cannot be understood.") from fault
         raise UsageError(

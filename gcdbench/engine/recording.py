@@ -116,7 +116,7 @@ def timings(space: Workspace, folder: RunDirectory) -> dict[str, float]:
     lines = folder.epochs()
     total: dict[str, Any] = {
         **space.timings,
-        "train": sum(line["seconds"] for line in lines),
+        "train": sum(line.get("seconds", 0.0) for line in lines),
         "evaluate": space.timings["evaluate"] + sum(line.get("evaluation_seconds", 0.0) for line in lines),
     }
     return {name: round(seconds, 3) for name, seconds in total.items()}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gcdbench.errors import GcdbenchError
+from gcdbench.files import read_json
 from gcdbench.protocol import fingerprint_of
 
 SCHEMA = 3
@@ -93,7 +94,7 @@ def _from_version_1(data: dict[str, Any]) -> dict[str, Any]:
 def read_record(path: Path) -> Record:
     """A record from disk, checked against the written schema; `dir` is where it is now."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+        data = read_json(path, parse_constant=_no_number)
         if not isinstance(data, dict):
             raise ValueError("it is not an object")
         if data.get("schema") == 1:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import shutil
 import time
 from collections.abc import Iterable
@@ -15,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 
 from gcdbench.contracts import Prediction
-from gcdbench.files import sweep, write_atomically, write_json, write_text
+from gcdbench.files import parse_json, sweep, write_atomically, write_json, write_text
 from gcdbench.locks import Wait, locked
 
 
@@ -77,9 +76,12 @@ class RunDirectory:
         found = []
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
-                found.append(json.loads(line))
+                values = parse_json(line)
             except ValueError:  # a process that was killed may leave half a line
                 break
+            if not isinstance(values, dict):
+                break
+            found.append(values)
         return found
 
     def write_predictions(self, rows: np.ndarray, prediction: Prediction, truth: np.ndarray | None) -> None:

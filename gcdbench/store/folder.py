@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcdbench.errors import DataError, UsageError
-from gcdbench.files import write_json
+from gcdbench.files import read_json, write_json
 from gcdbench.locks import is_locked, locked
 
 VARIABLE = "GCDBENCH_CACHE"
@@ -135,7 +135,7 @@ class StoreFolder:
 def read_description(path: Path) -> dict[str, Any] | None:
     """The description of the finished store in ``path``; None if there is none that can be read."""
     try:
-        found = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
+        found = read_json(path / DESCRIPTION)
     except (OSError, ValueError):
         return None
     whole = isinstance(found, dict) and found.get("kind") == path.parent.name and isinstance(found.get("bytes"), int)

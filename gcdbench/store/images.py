@@ -103,7 +103,7 @@ class PackedImages:
             require_size(self.path / PIXELS, 3 * int(description["pixels"]))
             with (self.path / PIXELS).open("rb") as stream:
                 self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError, KeyError, TypeError) as fault:
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as fault:
             raise damaged(self.path, str(fault)) from fault
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the memory is read-only: nobody writes to it

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import PIL
 from gcdbench.contracts import Dataset
 from gcdbench.data.decoding import unreadable
 from gcdbench.data.splits import index_hash
-from gcdbench.files import write_json
+from gcdbench.files import read_json, write_json
 from gcdbench.store.folder import CannotStore, StoreFolder
 
 FILE = "unreadable.json"
@@ -54,7 +53,7 @@ def _read(store: StoreFolder) -> dict[int, str] | None:
     if store.description() is None:
         return None
     try:
-        content = json.loads((store.path / FILE).read_text(encoding="utf-8"))
+        content = read_json(store.path / FILE)
         return {int(row): str(reason) for row, reason in content.items()}
     except (OSError, ValueError, AttributeError):  # damaged: looked for again
         return None

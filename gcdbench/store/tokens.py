@@ -75,7 +75,7 @@ class TokenStore:
             width = int(np.prod(self.shape)) * self.dtype.itemsize
             require_size(self.path / TOKENS, self.rows * width)
             self._map = np.memmap(self.path / TOKENS, dtype=np.uint8, mode="r", shape=(self.rows, width))
-        except (OSError, ValueError, KeyError, TypeError) as fault:
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as fault:
             raise damaged(self.path, str(fault)) from fault
         self._pages = ReadPages(self._map._mmap)  # type: ignore[attr-defined]
         self._checked = np.zeros(self.rows, dtype=bool)

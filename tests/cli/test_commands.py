@@ -9,6 +9,7 @@ import pytest
 
 from gcdbench.data.splits import draw_labelled
 from tests import trees
+from tests.serving import serving
 
 
 @pytest.mark.parametrize("what", ["methods", "datasets", "evaluators", "backbones"])
@@ -102,12 +103,11 @@ def test_data_fetch_prints_steps_where_nothing_can_be_downloaded(cli):
     assert cli("data", "fetch", "digits").stdout == "Digits (embedded) needs no download.\n"
 
 
-def test_data_fetch_downloads_and_unpacks(cli, tmp_path, monkeypatch):
+def test_data_fetch_downloads_and_unpacks(cli, tmp_path, monkeypatch, certificate):
     import functools
     import hashlib
     import http.server
     import tarfile
-    import threading
 
     from gcdbench.data.datasets.cifar import Cifar10
     from gcdbench.data.fetch import Archive
@@ -123,13 +123,10 @@ def test_data_fetch_downloads_and_unpacks(cli, tmp_path, monkeypatch):
             pass
 
     handler = functools.partial(Quiet, directory=str(archive.parent))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_address[1]}/{archive.name}"
+    with serving(handler, certificate) as address:
         md5 = hashlib.md5(archive.read_bytes()).hexdigest()
-        monkeypatch.setattr(Cifar10, "archives", (Archive(url, md5),))
+        monkeypatch.setattr(Cifar10, "archives", (Archive(f"{address}/{archive.name}", md5),))
         answer = cli("data", "fetch", "cifar10")
-        server.shutdown()
     assert answer.code == 0, answer.stderr
     assert "100 training rows" in answer.stdout
     assert cli("data", "split", "cifar10").code == 0

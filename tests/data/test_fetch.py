@@ -6,19 +6,16 @@ import contextlib
 import hashlib
 import http.server
 import io
-import ssl
-import subprocess
 import tarfile
-import threading
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from gcdbench import registry
-from gcdbench.data import fetch
 from gcdbench.data.fetch import Archive, download, unpack
 from gcdbench.errors import DataError
+from tests.serving import serving
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -48,38 +45,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    """A certificate for 127.0.0.1 that nobody else trusts."""
-    folder = tmp_path_factory.mktemp("certificate")
-    key, file = folder / "key.pem", folder / "cert.pem"
-    command = f"openssl req -x509 -newkey rsa:2048 -nodes -keyout {key} -out {file} -days 2 -subj /CN=test"
-    subprocess.run([*command.split(), "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
-    return file, key
-
-
-@contextlib.contextmanager
-def serving(context: ssl.SSLContext | None = None):
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        if context is not None:
-            running.socket = context.wrap_socket(running.socket, server_side=True)
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        yield f"{'http' if context is None else 'https'}://127.0.0.1:{running.server_address[1]}/set.tar"
-        running.shutdown()
-
-
 @pytest.fixture
-def server(certificate, monkeypatch):
+def server(certificate):
     Handler.content = tar_of({"folder/a.txt": b"hello" * 1000})
     Handler.asked = []
     Handler.stop_after = None
     Handler.redirect = None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
-    original = fetch._opener
-    monkeypatch.setattr(fetch, "_opener", lambda: original(ssl.create_default_context(cafile=str(certificate[0]))))
-    with serving(context) as address:
-        yield address
+    with serving(Handler, certificate) as address:
+        yield f"{address}/set.tar"
 
 
 def tar_of(files: dict[str, bytes]) -> bytes:
@@ -144,14 +117,14 @@ def test_sha256_counts_as_well(server, tmp_path):
 
 
 def test_plain_http_is_refused(server, tmp_path):
-    with serving() as plain, pytest.raises(DataError, match="over https only"):
-        download(Archive(plain, md5()), tmp_path, lambda *now: None)
+    with serving(Handler) as plain, pytest.raises(DataError, match="over https only"):
+        download(Archive(f"{plain}/set.tar", md5()), tmp_path, lambda *now: None)
     assert Handler.asked == []
 
 
 def test_a_redirect_to_another_scheme_is_refused(server, tmp_path):
-    with serving() as plain:
-        for target in (plain.replace("set.tar", "elsewhere"), "ftp://127.0.0.1/x", "file:///etc/passwd"):
+    with serving(Handler) as plain:
+        for target in (f"{plain}/elsewhere", "ftp://127.0.0.1/x", "file:///etc/passwd"):
             Handler.redirect = target
             with pytest.raises(DataError, match="over https only|cannot be downloaded|answered 302"):
                 download(Archive(server, md5()), tmp_path, lambda *now: None)
@@ -165,7 +138,7 @@ def test_a_redirect_within_https_is_followed(server, tmp_path):
 
 
 def test_a_server_nobody_vouches_for_is_refused(server, tmp_path, monkeypatch):
-    monkeypatch.undo()
+    monkeypatch.undo()  # the usual certificates
     with pytest.raises(DataError, match=r"(?i)certificate"):
         download(Archive(server, md5()), tmp_path, lambda *now: None)
 

@@ -1,1 +1,1 @@
-"""The fault suite: `python -m tests.torture --minutes 5` (or `make torture`) breaks runs on purpose and continues them."""
+"""The fault suite: `python -m tests.torture --minutes 5` (or `make torture`) breaks runs on purpose."""

@@ -11,6 +11,7 @@ from gcdbench.contracts import ClassSplit, Expected, Index
 from gcdbench.data.class_lists import published_split
 from gcdbench.data.datasets.files import FileDataset, make_index
 from gcdbench.data.locate import missing
+from gcdbench.data.matfile import MatError, read_variable
 from gcdbench.errors import DataError
 
 CLASSES = 196
@@ -73,22 +74,22 @@ class StanfordCars(FileDataset):
         raise missing(self, f"there is no {self.root / _ROOTS[0] / _ANNOTATIONS[part][0]}")
 
     def _rows(self, path: Path) -> list[tuple[str, int]]:
-        annotations = np.atleast_1d(_load_mat(path, "annotations"))
         rows: list[tuple[str, int]] = []
-        try:
-            for entry in annotations:
-                name, label = str(entry.fname), int(getattr(entry, "class"))
-                if Path(name).name != name or not 1 <= label <= CLASSES:
-                    raise DataError(f"{path} has the row ('{name}', class {label}); classes are 1..{CLASSES}.")
-                rows.append((name, label))
-        except (AttributeError, TypeError, ValueError) as fault:
-            raise DataError(f"{path} has no annotations with 'fname' and 'class': {fault}.") from fault
+        for entry in _read(path, "annotations"):
+            name, label = _field(entry, "fname"), _field(entry, "class")
+            if not isinstance(name, str) or not isinstance(label, np.ndarray) or len(label) != 1:
+                raise DataError(f"{path} has no annotations with 'fname' (text) and 'class' (a number).")
+            if Path(name).name != name or not 1 <= label[0] <= CLASSES or label[0] != int(label[0]):
+                raise DataError(f"{path} has the row ('{name}', class {label[0]}); classes are 1..{CLASSES}.")
+            rows.append((name, int(label[0])))
+        if not rows:
+            raise DataError(f"{path} has no annotations.")
         return rows
 
     def _class_names(self, root: Path) -> tuple[str, ...]:
         for relative in _META:
             if (root / relative).is_file():
-                names = tuple(str(n) for n in np.atleast_1d(_load_mat(root / relative, "class_names")))
+                names = tuple(str(n) for n in _read(root / relative, "class_names"))
                 if len(names) == CLASSES:
                     return names
         return tuple(str(c + 1) for c in range(CLASSES))
@@ -98,10 +99,16 @@ class StanfordCars(FileDataset):
         return published_split(self.name)
 
 
-def _load_mat(path: Path, key: str) -> Any:
-    from scipy.io import loadmat
-
+def _read(path: Path, variable: str) -> list[Any]:
+    """A cell or struct array of a .mat file."""
     try:
-        return loadmat(str(path), squeeze_me=True, struct_as_record=False)[key]
-    except Exception as fault:  # a damaged .mat file can raise almost anything
-        raise DataError(f"The annotation file {path} cannot be read: {type(fault).__name__}: {fault}.") from fault
+        found = read_variable(path, variable)
+    except (OSError, MatError) as fault:
+        raise DataError(f"The annotation file {path} cannot be read: {fault}.") from fault
+    if not isinstance(found, list):
+        raise DataError(f"The annotation file {path} cannot be read: '{variable}' is no table.")
+    return found
+
+
+def _field(entry: Any, name: str) -> Any:
+    return entry.get(name) if isinstance(entry, dict) else None
