@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import math
+import sys
 import tomllib
 import types
 from typing import Any, Literal, Union, get_args, get_origin
 
 from gcdbench.errors import UsageError, nearest
+
+LARGEST = 2**31 - 1
+"""Of whole numbers; all that is counted fits."""
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
@@ -53,9 +56,11 @@ def coerce(value: Any, hint: Any, key: str, source: str) -> Any:
             return value
     elif hint is int:
         if isinstance(value, int) and not isinstance(value, bool):
+            if abs(value) > LARGEST:
+                raise UsageError(f"{source}: {key} must lie between {-LARGEST} and {LARGEST}.")
             return value
     elif hint is float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
             return float(value)
     elif hint is str and isinstance(value, str):
         return value

@@ -18,6 +18,11 @@ from typing import Any, Literal, get_type_hints
 from gcdbench.coercion import coerce
 from gcdbench.errors import UsageError, nearest
 
+MAX_SIDE = 8192
+MAX_VIEWS = 1024
+MAX_COUNT = 1_000_000
+"""Larger pixels, views, epochs and batches are slips of the keyboard, and end in confusing ways."""
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -63,8 +68,10 @@ class ViewConfig:
                 f"views.crop is {self.crop} and views.resize is {self.resize}; "
                 "the crop must be positive and not larger than the resized image."
             )
-        if self.count < 1:
-            raise UsageError(f"views.count is {self.count}; at least one view is needed.")
+        if self.resize > MAX_SIDE:
+            raise UsageError(f"views.resize is {self.resize}; images are made at most {MAX_SIDE} pixels large.")
+        if not 1 <= self.count <= MAX_VIEWS:
+            raise UsageError(f"views.count is {self.count}; it must be from 1 to {MAX_VIEWS}.")
         if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
             raise UsageError("views.mean and views.std need three numbers each, and std must be positive.")
 
@@ -108,8 +115,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "micro_batch"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"train.{name} is {getattr(self, name)}; it must be at least 1.")
+            _count(f"train.{name}", getattr(self, name))
         if self.stream is not None and self.stream < 0:
             raise UsageError(f"train.stream is {self.stream}; a seed must be at least 0.")
         if self.lr <= 0:
@@ -133,11 +139,9 @@ class EvalConfig:
     """Images per forward pass in evaluation."""
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1 or self.every < 0:
-            raise UsageError(
-                f"eval.batch_size is {self.batch_size} and eval.every is {self.every}; "
-                "the first must be at least 1, the second at least 0."
-            )
+        _count("eval.batch_size", self.batch_size)
+        if self.every < 0:
+            raise UsageError(f"eval.every is {self.every}; it must be at least 0.")
 
 
 @dataclass(frozen=True)
@@ -153,8 +157,8 @@ class StoreConfig:
     """Type in which training views are stored."""
 
     def __post_init__(self) -> None:
-        if self.train_views < 0:
-            raise UsageError(f"store.train_views is {self.train_views}; it must be at least 0.")
+        if not 0 <= self.train_views <= MAX_VIEWS:
+            raise UsageError(f"store.train_views is {self.train_views}; it must be from 0 to {MAX_VIEWS}.")
 
 
 @dataclass(frozen=True)
@@ -327,6 +331,11 @@ def flatten(tree: Mapping[str, Any], source: str) -> dict[str, Any]:
         for key, value in values.items():
             flat[f"{section}.{key}"] = value
     return flat
+
+
+def _count(key: str, value: int) -> None:
+    if not 1 <= value <= MAX_COUNT:
+        raise UsageError(f"{key} is {value}; it must be at least 1 and at most {MAX_COUNT:,}.")
 
 
 def _within(key: str, value: float, low: float, high: float) -> None:

@@ -16,16 +16,17 @@ if TYPE_CHECKING:
 FILE = "not-finite.json"
 
 
-def write_evidence(runner: Runner, fault: NotFinite) -> None:
-    """`not-finite.json`: the term, where it happened, the rows of that batch and the sums of all terms."""
+def write_evidence(runner: Runner, fault: NotFinite) -> str:
+    """`not-finite.json`: the term, where it happened, the rows of that batch and the sums of all terms. Says so."""
     space, stage = runner.space, runner.stages[runner.stage_number]
     # The rows of a step follow from seed, stage, epoch and step: nothing had to be remembered while training.
     plan = next(islice(epoch_plans(space, stage, runner.epoch), fault.step, None))
     rows = plan.rows.tolist()
     found = [] if runner.lane is None else [zip(n, e.values.tolist(), strict=True) for n, e in runner.lane.sums.items()]
     sums = dict(pair for pairs in found for pair in pairs)
+    path = runner.folder.path / FILE
     write_json(
-        runner.folder.path / FILE,
+        path,
         {
             "term": fault.term,
             "stage": stage.name,
@@ -36,3 +37,4 @@ def write_evidence(runner: Runner, fault: NotFinite) -> None:
             "sums": {name: value if math.isfinite(value) else str(value) for name, value in sums.items()},
         },
     )
+    return f"The last checkpoint is from before this step; {path} names the batch."

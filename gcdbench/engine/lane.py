@@ -25,8 +25,7 @@ class NotFinite(TrainingError):
         """The error for a term or weight after a step, counted from 0."""
         fault = cls(
             f"The {kind} '{term}' of '{method}' is not finite at step {step + 1} of the epoch. Lower train.lr, or use "
-            "--precision fp32 or bf16. The last checkpoint is from before this step; not-finite.json in the run "
-            "directory names the batch."
+            "--precision fp32 or bf16."
         )
         fault.term, fault.step = term, step
         return fault

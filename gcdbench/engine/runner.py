@@ -266,9 +266,9 @@ class Runner:
         with suppress(OSError):  # a full disk may be the very reason
             self.folder.log(f"stopped: {type(fault).__name__}: {fault}\n{traceback.format_exc()}")
         name = self.space.config.method
-        if isinstance(fault, NotFinite):
+        if isinstance(fault, NotFinite) and self.lane is not None:
             with suppress(OSError):
-                write_evidence(self, fault)
+                fault.args = (f"{fault} {write_evidence(self, fault)}",)
         elif self._resting and self.steps_done and not isinstance(fault, PluginError):
             self._save_before_stopping()
         if isinstance(fault, Exception):
