@@ -94,6 +94,8 @@ def digest(runs: Path) -> dict[str, str]:
     found = {}
     for file in sorted(runs.glob("*/*/*/record.json")):
         folder, record = file.parent, json.loads(file.read_text())
+        if "metrics" not in record:
+            continue
         content = hashlib.sha256(json.dumps(record["metrics"], sort_keys=True).encode())
         with np.load(folder / "predictions.npz") as arrays:
             for name in sorted(arrays.files):
