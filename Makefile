@@ -4,7 +4,10 @@ BIN := $(VENV)/bin
 PLUGINS := -e plugins/rlcd -e plugins/simgcd
 SOURCES := pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 
-.PHONY: demo test check bench bench-quick format weights clean
+MINUTES ?= 10
+CASES ?= 1000000
+
+.PHONY: demo test check bench bench-quick torture fuzz format weights clean
 
 # Set up and run RLCD on the embedded data set.
 demo: $(VENV)/installed
@@ -25,6 +28,14 @@ bench: $(VENV)/installed
 
 bench-quick: $(VENV)/installed
 	$(BIN)/gcdbench bench --quick
+
+# Break runs on purpose for MINUTES, continue them, and compare every bit with an undisturbed run.
+torture: $(VENV)/installed-dev
+	$(BIN)/python -m tests.torture --minutes $(MINUTES)
+
+# Read CASES damaged files with every parser of an outside format (about eight minutes).
+fuzz: $(VENV)/installed-dev
+	$(BIN)/python -m tests.fuzz --cases $(CASES)
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
