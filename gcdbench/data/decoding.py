@@ -45,13 +45,13 @@ class _Work(TorchDataset[Any]):
             return type(fault)(str(fault))
 
 
-def decoded(dataset: Dataset, part: str, resize: int) -> Iterator[NDArray[np.uint8]]:
-    """Every image of a part, decoded and resized, in row order, with all cores.
+def decoded(dataset: Dataset, part: str, resize: int, first: int = 0) -> Iterator[NDArray[np.uint8]]:
+    """Every image of a part from row ``first`` on, decoded and resized, in row order, with all cores.
 
     Processes where they can be forked, because decoding in threads keeps only one or two cores busy; elsewhere a new
     process would have to run the user's script again.
     """
-    for found in _each(_Work(dataset, part, lambda row: resized(dataset, part, row, resize))):
+    for found in _each(_Work(dataset, part, lambda row: resized(dataset, part, row, resize), first)):
         if isinstance(found, GcdbenchError):
             raise found
         yield found
@@ -84,13 +84,13 @@ def _each(rows: _Work) -> Iterator[Any]:
     done, deaths = 0, 0
     while done < len(rows):
         try:
-            for result in _forked(_Work(rows.dataset, rows.part, rows.work, done)):
+            for result in _forked(_Work(rows.dataset, rows.part, rows.work, rows.first + done)):
                 done += 1
                 yield result
         except _Died as fault:
             deaths += 1
             if deaths == DEATHS:
-                near = rows.dataset.index(rows.part).items[done]
+                near = rows.dataset.index(rows.part).items[rows.first + done]
                 raise DataError(
                     f"A process that decodes images of {rows.dataset.title} has died {deaths} times, last near {near} "
                     f"({fault}). Is there enough memory? --no-image-store does without these processes."

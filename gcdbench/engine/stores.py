@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,8 +136,11 @@ def _eval_tokens(space: Workspace, part: str, reporter: Reporter) -> TokenStore:
     total = len(source.images[part])
     if store.description() is None:
         what = f"{dtype} tokens of {total:,} images of {space.data.dataset.title} ({part})"
-        parts = (tokens for _, tokens in source.chunks(part, range(-(-total // CHUNK))))
         tick = _ticker(reporter, f"computing {part} tokens")
+
+        def parts(first: int) -> Iterator[Tensor]:
+            return (tokens for _, tokens in source.chunks(part, range(first // CHUNK, -(-total // CHUNK))))
+
         write_tokens(store, what, total, source.token_shape(), dtype, parts, reporter.announce, tick)
     return TokenStore(store)
 
@@ -147,17 +151,18 @@ def _train_tokens(space: Workspace, reporter: Reporter) -> TokenStore:
     count, dtype = config.store.train_views, config.store.train_tokens
     total = len(source.images["train"])
 
-    def parts() -> Iterator[Tensor]:
+    def parts(first: int) -> Iterator[Tensor]:
         random = generator(0, "stored views")
         plans = (random_plan(c, config.views, random, views=count) for c in torch.arange(total).split(CHUNK))
-        for plan, tokens in source.stream("train", plans):
+        # The plans of what is there already are drawn all the same: the random numbers after them must not change.
+        for plan, tokens in source.stream("train", islice(plans, first // (count * CHUNK), None)):
             # View-major to row-major: all views of a row lie side by side.
             yield tokens.view(count, len(plan.rows), *tokens.shape[1:]).transpose(0, 1).flatten(0, 1)
 
     if store.description() is None:
         what = f"{dtype} tokens of {count} training views of {total:,} images of {space.data.dataset.title}"
         shape, tick = source.token_shape(), _ticker(reporter, "computing tokens of training views")
-        write_tokens(store, what, total * count, shape, dtype, parts(), reporter.announce, tick)
+        write_tokens(store, what, total * count, shape, dtype, parts, reporter.announce, tick)
     return TokenStore(store)
 
 

@@ -7,7 +7,6 @@ import json
 import mmap
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from gcdbench.errors import DataError, UsageError
 from gcdbench.files import read_json, write_json
 from gcdbench.locks import is_locked, locked
+from gcdbench.store.growing import NOTE
 
 VARIABLE = "GCDBENCH_CACHE"
 DESCRIPTION = "store.json"
@@ -82,7 +82,8 @@ class StoreFolder:
     def build(self, size: int, what: str, fill: Callable[[Path], Mapping[str, Any]], tell: Tell) -> None:
         """Let ``fill`` write the files and return facts about them; a store somebody else has made is kept.
 
-        ``size`` is what ``what`` will take, in bytes: told before anything is written, refused if it does not fit.
+        A fill that was killed may find what it had noted (`gcdbench.store.growing`) and go on from there. ``size`` is
+        what ``what`` will take, in bytes: told before anything is written, refused if it does not fit.
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,20 +101,27 @@ class StoreFolder:
             ) from fault
 
     def _fill(self, what: str, fill: Callable[[Path], Mapping[str, Any]]) -> None:
-        temporary = Path(tempfile.mkdtemp(prefix=f".{self.key}.", suffix=".tmp", dir=self.path.parent))
+        temporary = self._partial
         try:
+            temporary.mkdir(mode=0o700, exist_ok=True)
             found = fill(temporary)
             size = sum(entry.stat().st_size for entry in temporary.iterdir())
             description = {"kind": self.kind, "what": what, "facts": dict(self.facts), "bytes": size, **found}
             write_json(temporary / DESCRIPTION, description)
             os.chmod(temporary, 0o755)
             os.rename(temporary, self.path)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
+        except BaseException as fault:
+            if isinstance(fault, Exception) or not (temporary / NOTE).is_file():
+                shutil.rmtree(temporary, ignore_errors=True)
             raise
 
+    @property
+    def _partial(self) -> Path:
+        return self.path.parent / f".{self.key}.partial.tmp"
+
     def _require(self, size: int, what: str) -> None:
-        free = shutil.disk_usage(self.path.parent).free
+        there = sum(p.stat().st_size for p in self._partial.iterdir()) if self._partial.is_dir() else 0
+        free = shutil.disk_usage(self.path.parent).free + there
         if size * (1 + SPARE) > free:
             raise CannotStore(
                 f"{what[:1].upper()}{what[1:]} would take {spoken_size(size)}, but {self.path.parent} has only "
@@ -123,7 +131,8 @@ class StoreFolder:
     def _sweep(self) -> None:
         """Under the lock: leftovers of killed builders, and a finished folder whose description is damaged."""
         for left in self.path.parent.glob(f".{self.key}.*.tmp"):
-            shutil.rmtree(left, ignore_errors=True)
+            if left != self._partial or not (left / NOTE).is_file():
+                shutil.rmtree(left, ignore_errors=True)
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _lock(self, what: str, tell: Tell) -> AbstractContextManager[None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-import os
 import warnings
 import zlib
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from gcdbench.data.decoding import decoded
 from gcdbench.data.images import Pixels, resized
 from gcdbench.data.splits import index_hash
 from gcdbench.store.folder import ReadPages, StoreFolder, Tell, damaged, read_array, require_size, write_array
+from gcdbench.store.growing import Growing
 
 PIXELS, INDEX = "pixels.bin", "index.npy"
 ENTRY = np.dtype([("start", "<i8"), ("height", "<i4"), ("width", "<i4"), ("checksum", "<u4")])
@@ -74,19 +74,15 @@ def pack(store: StoreFolder, dataset: Dataset, part: str, resize: int, tell: Tel
     count = len(dataset.index(part))
 
     def fill(folder: Path) -> dict[str, Any]:
-        index = np.zeros(count, dtype=ENTRY)
-        start = 0
-        with (folder / PIXELS).open("wb") as stream:
-            for row, image in enumerate(decoded(dataset, part, resize)):
+        with Growing(folder, PIXELS, ENTRY) as growing:
+            for image in decoded(dataset, part, resize, growing.rows):
                 content = np.ascontiguousarray(image)
-                index[row] = (start, *image.shape[:2], zlib.crc32(content.data))
-                stream.write(content.data)
-                start += image.shape[0] * image.shape[1]
+                growing.add(content.tobytes(), (growing.bytes // 3, *image.shape[:2], zlib.crc32(content.data)))
+                growing.mark()
                 if tick is not None:
-                    tick(row + 1, count)
-            stream.flush()
-            os.fsync(stream.fileno())
-        return {"images": count, "pixels": start, "index_sha256": write_array(folder / INDEX, index)}
+                    tick(growing.rows, count)
+        pixels = growing.bytes // 3
+        return {"images": count, "pixels": pixels, "index_sha256": write_array(folder / INDEX, growing.finish())}
 
     what = f"{count:,} images of {dataset.title} ({part}) at {resize} px"
     store.build(estimate(dataset, part, resize), what, fill, tell)

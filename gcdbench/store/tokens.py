@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from gcdbench.errors import DataError
 from gcdbench.store.folder import ReadPages, StoreFolder, Tell, damaged, read_array, require_size, write_array
+from gcdbench.store.growing import Growing
 from gcdbench.store.images import Tick
 
 TOKENS, CHECKSUMS = "tokens.bin", "checksums.npy"
@@ -33,30 +33,29 @@ def write_tokens(
     rows: int,
     shape: tuple[int, ...],
     dtype: str,
-    parts: Iterable[Tensor],
+    parts: Callable[[int], Iterable[Tensor]],
     tell: Tell,
     tick: Tick | None = None,
 ) -> None:
-    """Write ``rows`` rows of tokens of one shape, which ``parts`` brings in order, unless the store is there."""
+    """Write ``rows`` rows of tokens of one shape, unless the store is there.
+
+    ``parts`` brings them in order, from the first row of a part on; only the first one unless an earlier process was
+    killed.
+    """
 
     def fill(folder: Path) -> dict[str, Any]:
-        checksums = np.zeros(rows, dtype="<u4")
-        done = 0
-        with (folder / TOKENS).open("wb") as stream:
-            for part in parts:
+        with Growing(folder, TOKENS, np.dtype("<u4")) as growing:
+            for part in parts(growing.rows):
                 content = part.to(STORED[dtype]).cpu().contiguous()
                 # Bytes are bytes: numpy has no bfloat16.
                 for row in content.view(len(content), -1).view(torch.uint8).numpy():
-                    checksums[done] = zlib.crc32(row)
-                    stream.write(row.data)
-                    done += 1
+                    growing.add(row.data, zlib.crc32(row))
                 if not content.isfinite().all():
                     raise DataError(f"Some tokens are too large for {dtype}: store them as bf16 or fp32.")
+                growing.mark()
                 if tick is not None:
-                    tick(done, rows)
-            stream.flush()
-            os.fsync(stream.fileno())
-        digest = write_array(folder / CHECKSUMS, checksums)
+                    tick(growing.rows, rows)
+        digest = write_array(folder / CHECKSUMS, growing.finish())
         return {"rows": rows, "shape": list(shape), "dtype": dtype, "checksums_sha256": digest}
 
     store.build(token_bytes(rows, shape, dtype), what, fill, tell)
