@@ -42,12 +42,14 @@ def coerce(value: Any, hint: Any, key: str, source: str) -> Any:
         options = get_args(hint)
         if type(None) in options and (value is None or str(value).lower() == "none"):
             return None
-        for option in options:
-            if option is not type(None):
-                try:
-                    return coerce(value, option, key, source)
-                except UsageError:
-                    continue
+        real = [option for option in options if option is not type(None)]
+        if len(real) == 1 and not isinstance(value, str):
+            return coerce(value, real[0], key, source)
+        for option in real:
+            try:
+                return coerce(value, option, key, source)
+            except UsageError:
+                continue
     elif origin is tuple:
         if isinstance(value, list | tuple):
             return tuple(coerce(v, get_args(hint)[0], key, source) for v in value)
@@ -57,7 +59,7 @@ def coerce(value: Any, hint: Any, key: str, source: str) -> Any:
     elif hint is int:
         if isinstance(value, int) and not isinstance(value, bool):
             if abs(value) > LARGEST:
-                raise UsageError(f"{source}: {key} must lie between {-LARGEST} and {LARGEST}.")
+                raise UsageError(f"{source}: {key} is {value}, which is too large.")
             return value
     elif hint is float:
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:

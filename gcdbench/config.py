@@ -17,6 +17,7 @@ from typing import Any, get_type_hints
 
 from gcdbench.coercion import coerce
 from gcdbench.errors import UsageError, nearest
+from gcdbench.files import not_a_file
 from gcdbench.sections import BackboneConfig, DataConfig, EvalConfig, StoreConfig, TrainConfig, ViewConfig
 
 
@@ -169,10 +170,18 @@ def run_id(config: RunConfig, **facts: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+MAX_FILE = 10_000_000
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """The content of a TOML file, with its faults told as sentences."""
+    odd = not_a_file(path)
+    if odd is not None:
+        raise UsageError(f"The config file {path} cannot be read: it {odd}.")
     try:
-        text = path.read_text(encoding="utf-8")
+        if path.stat().st_size > MAX_FILE:
+            raise UsageError(f"The config file {path} is larger than {MAX_FILE:,} bytes: that is no config.")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as fault:  # ValueError: not UTF-8, or a name that no file can have
         raise UsageError(f"The config file {path} cannot be read: {fault}.") from fault
     try:
@@ -195,6 +204,8 @@ def flatten(tree: Mapping[str, Any], source: str) -> dict[str, Any]:
 def _unknown_key(key: str, known: set[str], source: str) -> UsageError:
     close = nearest(key, known)
     section = key.split(".")[0]
+    if section == "run":
+        return UsageError(f"{source}: '{key}' is chosen with --method, --dataset, --recipe and --seed.")
     siblings = sorted(k for k in known if k.startswith(section + "."))
     if close:
         rest = f"Did you mean '{close}'? `--dry-run` lists all keys."

@@ -44,6 +44,14 @@ class DataError(GcdbenchError):
     exit_code = 4
 
 
+class BadImage(DataError):
+    """An image file cannot be used."""
+
+
+class PassingFault(DataError):
+    """A file cannot be read at the moment, which says nothing about the file."""
+
+
 class PluginError(GcdbenchError):
     """A plugin cannot be imported, clashes with another, or breaks its contract."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +15,8 @@ from typing import IO, Any
 from gcdbench.errors import GcdbenchError
 
 _TEMPORARY = ".tmp"
+MACHINE = (errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT)
+"""What the system says when it, not the file, is at fault."""
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], None], before: Callable[[], None] | None = None) -> None:
@@ -21,6 +24,12 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], None], before: Cal
 
     ``before`` is called when the new file is whole and the old one still there.
     """
+    if path.is_symlink():
+        path = path.resolve()  # the file behind a link is meant, and the link stays
+    if path.exists() and not path.is_file() and not path.is_dir():  # a device or a pipe: there is nothing to replace
+        with path.open("wb") as stream:
+            write(stream)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_TEMPORARY)
     try:
@@ -39,13 +48,23 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], None], before: Cal
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text atomically."""
-    write_atomically(path, lambda stream: _discard(stream.write(text.encode("utf-8"))))
+    """Write UTF-8 text atomically. File names that are no text are written as the bytes they are."""
+    write_atomically(path, lambda stream: _discard(stream.write(text.encode("utf-8", "surrogateescape"))))
 
 
 def write_json(path: Path, data: Any) -> None:
     """Write indented JSON atomically."""
-    write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, json_text(data) + "\n")
+
+
+def json_text(data: Any, **more: Any) -> str:
+    """Indented JSON, readable; with escapes if it holds file names that are no text."""
+    text = json.dumps(data, indent=2, ensure_ascii=False, **more)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(data, indent=2, **more)
+    return text
 
 
 def parse_json(text: str, **more: Any) -> Any:
@@ -54,6 +73,16 @@ def parse_json(text: str, **more: Any) -> Any:
         return json.loads(text, **more)
     except RecursionError as fault:
         raise ValueError("it is nested too deeply") from fault
+
+
+def not_a_file(path: Path) -> str | None:
+    """Why something cannot be read as a file, or None. Reading from a pipe or a device might never end."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError) as fault:
+        missing = isinstance(fault, FileNotFoundError)
+        return "does not exist" if missing else f"cannot be read: {getattr(fault, 'strerror', None) or fault}"
+    return None if stat.S_ISREG(mode) else "is no regular file"
 
 
 def read_json(path: Path, **more: Any) -> Any:
@@ -87,6 +116,10 @@ def cannot_write(fault: OSError, what: str) -> GcdbenchError:
         errno.EROFS: " The disk is read-only: make it writable, or choose another folder with --runs",
         errno.EACCES: " You may not write there: change its permissions, or choose another folder with --runs",
         errno.EPERM: " You may not write there: change its permissions, or choose another folder with --runs",
+        **dict.fromkeys(
+            (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY),
+            " Something else is in its place: remove that, or choose another folder with --runs",
+        ),
     }.get(fault.errno or 0)
     rest = "" if remedy is None else f"{remedy}, then give the same command again; what was saved before is intact."
     return GcdbenchError(f"{what} could not write or read a file: {where}{reason}.{rest}")

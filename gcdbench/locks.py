@@ -54,7 +54,7 @@ def locked(path: Path, wait: Wait, remove: bool = False) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            if remove:
+            if remove and _is_same(handle, path):  # somebody may have removed ours, and made another
                 path.unlink(missing_ok=True)
             else:
                 os.ftruncate(handle, 0)

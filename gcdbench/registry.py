@@ -115,7 +115,7 @@ def canonical(kind: str, name: str) -> str:
         return name
     other = aliases(kind)
     key = name.lower()
-    if key in other:
+    if other.get(key) in known:
         return other[key]
     if key in known:
         return key

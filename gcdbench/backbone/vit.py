@@ -108,6 +108,7 @@ class SplitViT:
         self.start = start
         self.depth = depth
         self.embed_dim: int = vit.embed_dim  # type: ignore[assignment]
+        self.num_tokens: int = vit.patch_embed.num_patches + 1  # type: ignore[union-attr, operator, assignment]
         self.trunk = Trunk(vit, start)
         self._vit = vit
 

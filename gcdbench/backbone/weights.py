@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gcdbench.errors import DataError
+from gcdbench.files import not_a_file
 
 _WRAPPERS = ("teacher", "model", "state_dict", "model_state_dict", "student")
 _PREFIXES = ("module.", "backbone.")
@@ -19,8 +20,9 @@ _DROPPED = ("head.", "fc_norm.", "projection_head.", "head_dist.")
 
 def read_state(path: Path) -> dict[str, Tensor]:
     """The tensors of a .safetensors or .pth file. Nothing in the file is ever executed."""
-    if not path.is_file():
-        raise DataError(f"The weights file {path} does not exist. Give an existing file or use 'pretrained'.")
+    odd = not_a_file(path)
+    if odd is not None:
+        raise DataError(f"The weights file {path} {odd}. Give an existing file or use 'pretrained'.")
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file

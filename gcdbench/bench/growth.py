@@ -94,6 +94,7 @@ def measure(count: int, method: str, folder: Path) -> dict[str, float]:
     make_stores(space, Reporter())
     run = RunDirectory(folder / str(count))
     run.open()
+    run.write_config({})
     runner = Runner(space, run, Trackers((), print))
     took = seconds(lambda: train_together([runner], Reporter()))
     if runner.fault is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gcdbench.cli.options import PathType
 from gcdbench.cli.output import err, json_option, out, print_json, print_table
 from gcdbench.errors import GcdbenchError, unknown
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 @click.command("bench", short_help="Measure speed and exactness.")
 @click.option("--quick", is_flag=True, help="Smaller and noisier: about two minutes instead of eight.")
 @click.option("--only", multiple=True, help="Only this benchmark, repeatable.")
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Also write the figures as JSON.")
+@click.option("-o", "--output", type=PathType(path_type=Path, dir_okay=False), help="Also write the figures as JSON.")
 @json_option
 def bench_command(quick: bool, only: tuple[str, ...], output: Path | None, as_json: bool) -> None:
     """Measure what sharing, stores and exact tails save, against steps in the shape of public GCD scripts.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from gcdbench.cli.options import PathType
 from gcdbench.cli.output import json_option, print_json, print_table
 from gcdbench.errors import GcdbenchError
 
@@ -14,7 +15,7 @@ from gcdbench.errors import GcdbenchError
 @click.argument("method")
 @click.option(
     "--trajectory",
-    type=click.Path(path_type=Path),
+    type=PathType(path_type=Path),
     required=True,
     help="Recorded reference trajectory (.npz).",
 )

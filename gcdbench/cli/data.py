@@ -12,8 +12,8 @@ from gcdbench.cli.output import err, json_option, out, print_json, print_table
 from gcdbench.errors import DataError
 
 if TYPE_CHECKING:
-    from gcdbench.contracts import Dataset
     from gcdbench.data.fetch import Archive
+    from gcdbench.data.opened import OpenedDataset
 
 
 @click.group("data", cls=SuggestingGroup)
@@ -21,12 +21,12 @@ def data_group() -> None:
     """Datasets on disk: what they look like, whether they are complete, how to get them, how they are split."""
 
 
-def _open(name: str, root: Path | None) -> Dataset:
+def _open(name: str, root: Path | None) -> OpenedDataset:
     from gcdbench import registry
     from gcdbench.data.locate import data_root
+    from gcdbench.data.opened import open_dataset
 
-    dataset: Dataset = registry.load("dataset", name)(data_root(root))
-    return dataset
+    return open_dataset(registry.load("dataset", name), data_root(root))
 
 
 @data_group.command("layout")
@@ -118,9 +118,10 @@ def fetch_command(dataset: str, data_root: Path | None, keep_archive: bool, as_j
         click.echo(f"{number}. {step}")
 
 
-def _fetch(dataset: Dataset, keep_archive: bool) -> str:
+def _fetch(dataset: OpenedDataset, keep_archive: bool) -> str:
     """Download and unpack, unless the data is there; what came of it."""
     from gcdbench.data.fetch import unpack
+    from gcdbench.data.opened import open_dataset
 
     try:
         if dataset.expected is not None and len(dataset.index("train")) == dataset.expected.train:
@@ -133,7 +134,7 @@ def _fetch(dataset: Dataset, keep_archive: bool) -> str:
         unpack(path, dataset.root)
         if not keep_archive:
             path.unlink()
-    fresh = type(dataset)(dataset.root)
+    fresh = open_dataset(type(dataset.inner), dataset.root)
     return f"is ready below {dataset.root}: {len(fresh.index('train')):,} training rows."
 
 

@@ -9,6 +9,8 @@ import click
 
 from gcdbench import __version__
 from gcdbench.cli.options import SuggestingGroup
+from gcdbench.cli.output import plain
+from gcdbench.engine.interrupts import Interrupts
 from gcdbench.errors import EXIT_CODES, GcdbenchError, Terminated
 
 COMMANDS = {
@@ -72,7 +74,8 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: every error a user can cause ends here as one sentence."""
     try:
-        code = cli.main(args=arguments, prog_name="gcdbench", standalone_mode=False)
+        with Interrupts():
+            code = cli.main(args=arguments, prog_name="gcdbench", standalone_mode=False)
     except GcdbenchError as fault:
         _say(str(fault))
         sys.exit(fault.exit_code)
@@ -97,4 +100,4 @@ _SAVED = "What a run has done is saved: the same command without --force goes on
 
 
 def _say(message: str) -> None:
-    click.echo(f"Error: {message}", err=True)
+    click.echo(f"Error: {plain(message)}", err=True)

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from gcdbench.errors import unknown
 
+
+class PathType(click.Path):
+    """A path; an empty one is a slip, not the current folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As click does it, after that check."""
+        if not str(value) or (isinstance(value, str) and "\0" in value):
+            self.fail("a path must not be empty.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 data_root_option = click.option(
     "--data-root",
-    type=click.Path(path_type=Path),
+    type=PathType(path_type=Path),
     help="Folder that holds the datasets (default: $GCDBENCH_DATA or ./data).",
 )
 runs_option = click.option(
     "--runs",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=PathType(path_type=Path, file_okay=False),
     default=Path("runs"),
     show_default=True,
     help="Folder for run directories.",

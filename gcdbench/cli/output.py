@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,35 +10,56 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from gcdbench.files import json_text
+
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document on standard output and nothing else."
 )
 
 
+def plain(text: str) -> str:
+    """Text from data as a terminal may be given it: what would move its cursor, or is no text at all, is spelt out."""
+    return "".join(_spelt(c) if c not in "\n\t" and unicodedata.category(c) in ("Cc", "Cs") else c for c in text)
+
+
+def _spelt(character: str) -> str:
+    """`\\x1b`; half of a pair of surrogates stands for a byte of a file name."""
+    number = ord(character)
+    return f"\\x{number - 0xDC00 if 0xDC80 <= number <= 0xDCFF else number:02x}"
+
+
+class PlainConsole(Console):
+    """A console that shows plain text only."""
+
+    def print(self, *objects: Any, **more: Any) -> None:
+        """Texts are made plain; everything else brings its own form."""
+        super().print(*(plain(o) if isinstance(o, str) else o for o in objects), **more)
+
+
 def out() -> Console:
     """Console on standard output."""
-    return Console(highlight=False)
+    return PlainConsole(highlight=False)
 
 
 def err() -> Console:
     """Console on standard error."""
-    return Console(stderr=True, highlight=False)
+    return PlainConsole(stderr=True, highlight=False)
 
 
 def print_json(data: Any) -> None:
     """One JSON document."""
-    click.echo(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))
+    click.echo(json_text(data, allow_nan=False))
 
 
 def print_table(title: str | None, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
     """A table of plain text cells; text from data is never read as markup."""
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left")
+    table = Table(title=None if title is None else Text(plain(title)), title_justify="left")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(Text(plain(column)), overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(plain(cell)) for cell in row))
     console = out()
     if not console.is_terminal:
         console.width = max(console.width, 110)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gcdbench.cli.options import data_root_option, device_option, runs_option
+from gcdbench.cli.options import PathType, data_root_option, device_option, runs_option
 
 if TYPE_CHECKING:
     from gcdbench.engine.run import Place
@@ -17,7 +17,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 cache_option = click.option(
     "--cache",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=PathType(path_type=Path, file_okay=False),
     help="Folder for stores of images and tokens (default: $GCDBENCH_CACHE or ~/.cache/gcdbench).",
 )
 _OPTIONS = (

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gcdbench.cli.options import Seeds, data_root_option, datasets_option, device_option, runs_option, set_option
+from gcdbench.cli.options import (
+    PathType,
+    Seeds,
+    data_root_option,
+    datasets_option,
+    device_option,
+    runs_option,
+    set_option,
+)
 from gcdbench.cli.place import take_place
 from gcdbench.errors import UsageError
 
@@ -21,11 +29,9 @@ if TYPE_CHECKING:
 @click.option("--compare", "comparing", is_flag=True, help="Report on a comparison; names are methods.")
 @click.option("--table", "tabling", is_flag=True, help="Report on an experiment; the name is the experiment's.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("report.html"), show_default=True
+    "-o", "--output", type=PathType(path_type=Path, dir_okay=False), default=Path("report.html"), show_default=True
 )
-@click.option(
-    "--plots", type=click.Path(path_type=Path, file_okay=False), help="Also write plots here, as SVG and PDF."
-)
+@click.option("--plots", type=PathType(path_type=Path, file_okay=False), help="Also write plots here, as SVG and PDF.")
 @click.option("--no-images", is_flag=True, help="Leave out images and feature maps; needs no data and no weights.")
 @datasets_option
 @click.option("--backbone", help="With --compare and --table: only this backbone.")

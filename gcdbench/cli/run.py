@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gcdbench.cli.options import Seeds, set_option
+from gcdbench.cli.options import PathType, Seeds, set_option
 from gcdbench.cli.output import json_option
 from gcdbench.cli.place import place_options, take_place
 
@@ -23,7 +23,7 @@ from gcdbench.cli.place import place_options, take_place
 @click.option("--label-ratio", type=float, help="Share of base-class images that are labelled.  [default: 0.5]")
 @click.option("--novel-ratio", type=float, help="Share of novel classes (only upwards of the published one).")
 @set_option
-@click.option("--config", type=click.Path(path_type=Path), help="TOML file with [run], [train], [method], ...")
+@click.option("--config", type=PathType(path_type=Path), help="TOML file with [run], [train], [method], ...")
 @click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16"]), help="Precision of trunk and tail.")
 @click.option("--compile", is_flag=True, default=None, help="Compile the trunk; equal up to rounding.")
 @click.option(

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
+from gcdbench.cli.options import PathType
 from gcdbench.cli.output import json_option, print_json, print_table
 
 
 @click.command("score")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PathType(path_type=Path))
 @json_option
 def score_command(file: Path, as_json: bool) -> None:
     """Score predictions of any code: FILE is an .npz with y_true, y_pred (whole numbers) and num_base.

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset as TorchDataset
 from gcdbench.contracts import Dataset
 from gcdbench.data.ahead import ahead, default_workers
 from gcdbench.data.images import resized, usable
-from gcdbench.errors import DataError, GcdbenchError
+from gcdbench.errors import DataError, GcdbenchError, PassingFault
 
 ALONE = 256
 """Images that are not worth the start of further processes."""
@@ -66,7 +66,7 @@ def unreadable(dataset: Dataset, part: str, tick: Callable[[int, int], None] | N
 
     found: dict[int, str] = {}
     for row, fault in enumerate(_each(_Work(dataset, part, look))):
-        if isinstance(fault, DataError):
+        if isinstance(fault, DataError) and not isinstance(fault, PassingFault):
             found[row] = str(fault)
         elif isinstance(fault, GcdbenchError):
             raise fault

@@ -69,7 +69,7 @@ def download(archive: Archive, folder: Path, report: Report) -> Path:
             if have and answer.status != 206:  # the server starts over
                 have = 0
             length = answer.headers.get("Content-Length")
-            total = have + int(length) if length else None
+            total = have + int(length) if length and length.isdecimal() else None
             with part.open("ab" if have else "wb") as stream:
                 while block := answer.read(CHUNK):
                     stream.write(block)
@@ -105,8 +105,8 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def _move(entry: Path, target: Path) -> None:
-    """Put what was unpacked in its place, also into folders that are there; a link there is replaced, not followed."""
-    if entry.is_dir() and not entry.is_symlink() and target.is_dir() and not target.is_symlink():
+    """Put what was unpacked in its place, also into folders that are there (or that the user has put elsewhere)."""
+    if entry.is_dir() and not entry.is_symlink() and target.is_dir():
         for inner in sorted(entry.iterdir()):
             _move(inner, target / inner.name)
     else:

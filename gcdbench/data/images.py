@@ -12,8 +12,9 @@ from PIL import Image
 from torch import Tensor
 
 from gcdbench.contracts import Dataset
+from gcdbench.data.unreadable import unreadable_image
 from gcdbench.engine.faults import plugin_call
-from gcdbench.errors import DataError, PluginError
+from gcdbench.errors import BadImage, PluginError
 
 KEEP_BYTES = 64 << 20
 """Images of a set that is smaller than this are kept in memory instead of in a store."""
@@ -73,11 +74,11 @@ def usable(dataset: Dataset, part: str, row: int) -> Image.Image:
             size = image.size
             image.load()
     except OSError as fault:  # what PIL raises for most files that it cannot read
-        raise DataError(f"The image {name} cannot be read: {fault}.") from fault
+        raise unreadable_image(name, fault) from fault
     if image.mode != "RGB":
         raise PluginError(f"The dataset '{dataset.name}' gives {name} as a {image.mode} image; RGB is needed.")
     if max(size) > MAX_RATIO * min(size):
-        raise DataError(f"The image {name} is {size[0]} x {size[1]} pixels: too long and thin to use.")
+        raise BadImage(f"The image {name} is {size[0]} x {size[1]} pixels: too long and thin to use.")
     return image
 
 

@@ -19,6 +19,8 @@ MAX_BYTES = 1 << 28
 MAX_DEPTH = 8
 """Cells and structs within each other."""
 
+MAX_DIMENSIONS = 32
+
 _MATRIX, _COMPRESSED = 14, 15
 _NUMBERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 _TEXT = {1: "latin-1", 2: "latin-1", 4: "utf-16", 16: "utf-8", 17: "utf-16", 18: "utf-32"}
@@ -120,8 +122,10 @@ def _matrix(reader: _Reader, depth: int, wanted: str | None = None) -> tuple[str
     if not reader:  # an empty matrix may be written as nothing
         return "", np.zeros(0)
     flags, dimensions = reader.array(), reader.array()
-    if not len(flags) or (dimensions < 0).any():
-        raise MatError("a matrix has no type or a negative size")
+    if not all(np.issubdtype(array.dtype, np.integer) for array in (flags, dimensions)):
+        raise MatError("a matrix has a type or size that is no whole number")
+    if not len(flags) or len(dimensions) > MAX_DIMENSIONS or (dimensions < 0).any():
+        raise MatError("a matrix has no type or an impossible size")
     count = math.prod(int(n) for n in dimensions)
     name = reader.element()[1].decode("latin-1")
     if wanted is not None and name != wanted:
@@ -140,7 +144,7 @@ def _matrix(reader: _Reader, depth: int, wanted: str | None = None) -> tuple[str
 
 def _structs(reader: _Reader, count: int, depth: int) -> list[dict[str, Any]]:
     length = reader.array()
-    width = int(length[0]) if len(length) else 0
+    width = int(length[0]) if len(length) and np.issubdtype(length.dtype, np.integer) else 0
     content = reader.element()[1]
     if width < 1:
         raise MatError("its fields have no names")

@@ -3,7 +3,9 @@ and rows whose image cannot be read can be left out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from PIL import Image
 from gcdbench.contracts import ClassSplit, Dataset, Index, IntArray
 from gcdbench.data.splits import draw_rows
 from gcdbench.engine.faults import plugin_call
-from gcdbench.errors import PluginError
+from gcdbench.errors import DataError, PluginError
 
 
 class OpenedDataset(Dataset):
@@ -27,8 +29,15 @@ class OpenedDataset(Dataset):
         self._kept: dict[str, IntArray] = {}
         self._indices: dict[str, Index] = {}
 
-    def _call(self, hook: str) -> Any:
-        return plugin_call(self.name, hook, kind="dataset")
+    @contextmanager
+    def _call(self, hook: str) -> Iterator[None]:
+        """What the disk says is told as such, everything else as the plugin's fault."""
+        try:
+            with plugin_call(self.name, hook, kind="dataset", passes=(OSError,)):
+                yield
+        except OSError as fault:
+            where = fault.filename or self.root
+            raise DataError(f"{self.title} cannot be read: {where}: {fault.strerror or fault}.") from fault
 
     def whole(self, part: str) -> Index:
         """Every row of a part, those left out included."""
@@ -98,6 +107,12 @@ class OpenedDataset(Dataset):
         if given is None:
             given = draw_rows(whole.labels, base, ratio)
         return np.flatnonzero(np.isin(kept, given))
+
+
+def open_dataset(dataset_class: type[Dataset], root: Path) -> OpenedDataset:
+    """The dataset below a data root; nothing is read yet."""
+    with plugin_call(dataset_class.name, "__init__", kind="dataset"):
+        return OpenedDataset(dataset_class(root))
 
 
 def check_index(name: str, index: Any) -> None:

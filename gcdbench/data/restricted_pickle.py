@@ -27,13 +27,19 @@ def _text(value: Any) -> str:
     return value.decode("latin1") if isinstance(value, bytes) else str(value)
 
 
-class _Type:
+class _Fixed:
+    """Something that a pickle may name, but not change."""
+
+    def __setstate__(self, state: Any) -> None:
+        """Refused: it belongs to all pickles."""
+        raise _refuse("a state for something that has none")
+
+
+class _Type(_Fixed):
     """Stands for a numpy dtype."""
 
-    def __init__(self, name: Any, *_: Any) -> None:
-        if _text(name) not in _TYPES:
-            raise _refuse(f"an array of type {_text(name)[:20]!r}")
-        self.dtype = np.dtype(_TYPES[_text(name)])
+    def __init__(self, name: str) -> None:
+        self.dtype = np.dtype(_TYPES[name])
 
     def __setstate__(self, state: Any) -> None:
         """A byte order other than the usual one is refused; the rest says nothing about plain numbers."""
@@ -41,7 +47,7 @@ class _Type:
             raise _refuse("an array of another byte order")
 
 
-class _Array:
+class _Array(_Fixed):
     """Stands for a numpy array until its content has been seen."""
 
     def __init__(self) -> None:
@@ -62,38 +68,97 @@ class _Array:
         self.values = np.frombuffer(content, kind.dtype).reshape(shape, order=order)  # type: ignore[call-overload]
 
 
-class _ArrayName:
+class _ArrayName(_Fixed):
     """Stands for the name `numpy.ndarray`, which can only be passed on."""
 
 
-def _reconstruct(kind: Any, *_: Any) -> _Array:
-    if kind is not _ArrayName:
-        raise _refuse("an array of another kind")
-    return _Array()
+class _MakeType(_Fixed):
+    """Stands for `numpy.dtype`."""
+
+    def __call__(self, name: Any, *_: Any) -> _Type:
+        if _text(name) not in _TYPES:
+            raise _refuse(f"an array of type {_text(name)[:20]!r}")
+        return _Type(_text(name))
 
 
-def _encode(text: Any, encoding: Any = "latin1") -> bytes:
-    """How bytes are written in old protocols."""
-    if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
-        raise _refuse("text in another encoding")
-    return text.encode("latin1")
+class _MakeArray(_Fixed):
+    """Stands for numpy's `_reconstruct`."""
+
+    def __call__(self, kind: Any, *_: Any) -> _Array:
+        if not isinstance(kind, _ArrayName):
+            raise _refuse("an array of another kind")
+        return _Array()
 
 
-_ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy", "ndarray"): _ArrayName,
-    ("numpy", "dtype"): _Type,
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
-    ("_codecs", "encode"): _encode,
+class _Encode(_Fixed):
+    """Stands for `codecs.encode`, which is how bytes are written in old protocols."""
+
+    def __call__(self, text: Any, encoding: Any = "latin1") -> bytes:
+        if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
+            raise _refuse("text in another encoding")
+        return text.encode("latin1")
+
+
+_ALLOWED: dict[tuple[str, str], _Fixed] = {
+    ("numpy", "ndarray"): _ArrayName(),
+    ("numpy", "dtype"): _MakeType(),
+    ("numpy.core.multiarray", "_reconstruct"): _MakeArray(),
+    ("numpy._core.multiarray", "_reconstruct"): _MakeArray(),
+    ("_codecs", "encode"): _Encode(),
 }
+_OPERATIONS = (
+    "PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 FLOAT BINFLOAT "
+    "STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 UNICODE BINUNICODE SHORT_BINUNICODE "
+    "EMPTY_LIST LIST APPEND APPENDS EMPTY_DICT DICT SETITEM SETITEMS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 "
+    "PUT BINPUT LONG_BINPUT MEMOIZE GET BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE BUILD"
+)
 
 
-class _Restricted(pickle.Unpickler):
+_CODES = [getattr(pickle, name)[0] for name in _OPERATIONS.split()]
+
+
+class _Operations(dict[int, Any]):
+    """What a pickle may do."""
+
+    def __missing__(self, code: int) -> Any:
+        raise _refuse(f"the operation {chr(code)!r}")
+
+
+# The unpickler in Python, not the one in C: it can be told what not to do, a few thousand operations take no time, and
+# no number in the file makes it reserve memory.
+_Python: Any = pickle._Unpickler
+
+
+class _Restricted(_Python):
+    dispatch = _Operations((code, _Python.dispatch[code]) for code in _CODES)
+
     def find_class(self, module: str, name: str) -> Any:
+        """Called for everything that a pickle names."""
         try:
             return _ALLOWED[module, name]
         except KeyError:
             raise pickle.UnpicklingError(f"it names {module}.{name}, which is not allowed") from None
+
+    def _keys(self, keys: list[Any]) -> None:
+        """Text only: hashing a tower of tuples would overflow the stack of the interpreter."""
+        if not all(isinstance(key, bytes | str) for key in keys):
+            raise _refuse("a dictionary with keys other than text")
+
+    def _setitem(self) -> None:
+        self._keys(self.stack[-2:-1])
+        self.load_setitem()
+
+    def _setitems(self) -> None:
+        self._keys(self.stack[::2])
+        self.load_setitems()
+
+    def _dict(self) -> None:
+        self._keys(self.stack[::2])
+        self.load_dict()
+
+    dispatch[pickle.SETITEM[0]] = _setitem
+    dispatch[pickle.SETITEMS[0]] = _setitems
+    dispatch[pickle.DICT[0]] = _dict
 
 
 def load_batch(path: Path) -> dict[bytes, Any]:

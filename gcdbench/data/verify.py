@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gcdbench.contracts import Dataset
+from gcdbench.data.images import usable
 from gcdbench.errors import DataError
 
 MAX_NAMED = 20
@@ -84,7 +85,7 @@ def _read_images(
     bad = 0
     for done, row in enumerate(chosen, 1):
         try:
-            dataset.image(part, row)
+            usable(dataset, part, row)
         except DataError as fault:
             bad += 1
             if bad <= MAX_NAMED:

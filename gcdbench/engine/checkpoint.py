@@ -13,12 +13,16 @@ from typing import IO, Any
 
 import torch
 
+from gcdbench.engine.faults import out_of_memory
 from gcdbench.errors import GcdbenchError
-from gcdbench.files import sweep, write_atomically
+from gcdbench.files import MACHINE, sweep, write_atomically
 
 FILE = "checkpoint/last.pt"
 PREVIOUS = "checkpoint/previous.pt"
-KEYS = {"run", "made_with", "files", "stage", "epoch", "step", "lane", "selected", "within"}
+KEYS = {
+    *("run", "made_with", "files", "notes", "stage", "epoch", "step"),
+    *("lane", "selected", "saves_within", "within"),
+}
 _MARK = b"\nsha256 "
 _TRAILER = len(_MARK) + 64 + 1
 _BLOCK = 1 << 20
@@ -74,18 +78,18 @@ def save(folder: Path, state: dict[str, Any]) -> None:
     write(folder / FILE, state, folder / PREVIOUS)
 
 
-def load(folder: Path, device: torch.device) -> dict[str, Any] | None:
+def load(folder: Path) -> dict[str, Any] | None:
     """The run's newest checkpoint, or None if it has none."""
     path = folder / FILE
     if not path.is_file():
         return None
     try:
-        return _checked(path, read(path, device))
+        return _checked(path, read(path))
     except _Damaged as fault:
         raise GcdbenchError(f"The checkpoint {path} is damaged ({fault}). {_AGAIN}") from fault
 
 
-def restore(folder: Path, device: torch.device, run_id: str) -> tuple[dict[str, Any] | None, list[str]]:
+def restore(folder: Path, run_id: str) -> tuple[dict[str, Any] | None, list[str]]:
     """The newest checkpoint of a run that is whole, or None; and a sentence for each that is not.
 
     A damaged file is set aside, so that it never takes the place of a whole one. Call it under the run's lock.
@@ -97,7 +101,7 @@ def restore(folder: Path, device: torch.device, run_id: str) -> tuple[dict[str, 
         if not path.is_file():
             continue
         try:
-            state = _checked(path, read(path, device))
+            state = _checked(path, read(path))
         except _Damaged as fault:
             os.replace(path, path.with_suffix(".damaged"))
             instead = "the one before it" if (folder / PREVIOUS).is_file() else "the beginning"
@@ -109,8 +113,11 @@ def restore(folder: Path, device: torch.device, run_id: str) -> tuple[dict[str, 
     return None, notes
 
 
-def read(path: Path, device: torch.device) -> Any:
-    """What a file holds, once its checksum has been compared."""
+def read(path: Path) -> Any:
+    """What a file holds, once its checksum has been compared; in main memory, whatever device it came from.
+
+    Whoever loads a state copies it to where it belongs. Random states and step counts belong nowhere else.
+    """
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         left = os.fstat(stream.fileno()).st_size - _TRAILER
@@ -119,12 +126,14 @@ def read(path: Path, device: torch.device) -> Any:
             left -= len(block)
         trailer = stream.read()
     if left < 0 or not trailer.startswith(_MARK):
-        raise _Damaged("it does not end as it should")
+        raise _Damaged("it does not end as it should: torn, or written by an older gcdbench")
     if trailer != _MARK + digest.hexdigest().encode() + b"\n":
         raise _Damaged("its checksum does not match")
     try:
-        return torch.load(path, map_location=device, weights_only=True)
+        return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as fault:  # what a file of some other origin holds can make the reader raise almost anything
+        if out_of_memory(fault) or (isinstance(fault, OSError) and fault.errno in MACHINE):
+            raise
         first = (str(fault).splitlines() or [type(fault).__name__])[0]
         raise GcdbenchError(f"The checkpoint {path} cannot be read ({first}). {_AGAIN}") from fault
 

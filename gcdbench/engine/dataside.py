@@ -9,9 +9,8 @@ from pathlib import Path
 
 from gcdbench.config import DataConfig
 from gcdbench.contracts import ClassSplit, Dataset, Index, IntArray
-from gcdbench.data.opened import OpenedDataset
+from gcdbench.data.opened import OpenedDataset, open_dataset
 from gcdbench.data.splits import Split, index_hash, make_split, remap
-from gcdbench.engine.faults import plugin_call
 from gcdbench.errors import DataError
 from gcdbench.store.folder import cache_root
 from gcdbench.store.scans import bad_images
@@ -63,8 +62,7 @@ def open_data(
     tick: Tick | None = None,
 ) -> DataSide:
     """Read index and split. Images are not opened, unless those that cannot be read are to be left out."""
-    with plugin_call(dataset_class.name, "__init__", kind="dataset"):
-        dataset = OpenedDataset(dataset_class(root))
+    dataset = open_dataset(dataset_class, root)
     bad: dict[str, dict[int, str]] = {}
     for part in ("train", "test") if with_test else ("train",):
         dataset.index(part)
@@ -73,7 +71,13 @@ def open_data(
         else:
             dataset.require_files(part)
     index, test = dataset.index("train"), dataset.index("test") if with_test else None
-    return DataSide(dataset, index, make_split(dataset, index, config), test, bad)
+    try:
+        split = make_split(dataset, index, config)
+    except DataError as fault:
+        if not bad.get("train"):
+            raise
+        raise DataError(f"{fault} {len(bad['train'])} images that cannot be read were left out.") from fault
+    return DataSide(dataset, index, split, test, bad)
 
 
 def _leave_out(dataset: OpenedDataset, part: str, cache: Path, tick: Tick | None) -> dict[int, str]:

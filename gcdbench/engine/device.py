@@ -74,6 +74,14 @@ class Compute:
         return peak if sys.platform == "darwin" else peak * 1024
 
 
+def free_memory() -> int | None:
+    """Main memory that is free, in bytes; None where the system does not say."""
+    with suppress(OSError, StopIteration, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]) * 1024
+    return None
+
+
 def choose_device(asked: str) -> torch.device:
     """The device asked for, or the best one there is."""
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()

@@ -8,11 +8,14 @@ from contextlib import contextmanager
 
 import torch
 
-from gcdbench.errors import GcdbenchError, PluginError, TrainingError
+from gcdbench.errors import BadImage, GcdbenchError, PluginError, TrainingError
 from gcdbench.files import cannot_write
 
-_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "cannot allocate memory")
-"""How allocators that raise a plain RuntimeError say it (the CPU's does)."""
+_NO_MEMORY = (
+    *("out of memory", "can't allocate memory", "not enough memory", "cannot allocate memory"),
+    "can't start new thread",
+)
+"""How those say it that raise a plain RuntimeError (the allocator of CPU tensors, a limit on memory for threads)."""
 
 
 def out_of_memory(fault: BaseException) -> bool:
@@ -50,6 +53,8 @@ def plugin_call(name: str, hook: str, kind: str = "method", passes: tuple[type[E
 
 def told(fault: Exception, name: str) -> GcdbenchError:
     """Whatever ended a run, as an error for a person; the run's log has the details."""
+    if isinstance(fault, BadImage):
+        return BadImage(f"{fault} Mend or remove it, or leave such images out with --on-bad-image skip.")
     if isinstance(fault, GcdbenchError):
         return fault
     if isinstance(fault, OSError):

@@ -30,7 +30,7 @@ class Interrupts:
         if threading.current_thread() is threading.main_thread():
             for name in ("SIGINT", "SIGTERM", "SIGHUP"):
                 number = getattr(signal, name, None)  # Windows has no SIGHUP
-                if number is not None and signal.getsignal(number) in _DEFAULTS:
+                if number is not None and _ours(signal.getsignal(number)):
                     self._before[number] = signal.signal(number, self._arrived)
         return self
 
@@ -57,6 +57,11 @@ class Interrupts:
         self._pending = number
         with suppress(OSError):  # a plain write: printing inside a signal handler could meet itself
             os.write(2, b"\nStopping after this step; once more stops at once.\n")
+
+
+def _ours(handler: Any) -> bool:
+    """Whether a handler may be replaced: the usual one, or that of the command around this."""
+    return handler in _DEFAULTS or isinstance(getattr(handler, "__self__", None), Interrupts)
 
 
 def _interruption(number: int) -> KeyboardInterrupt:

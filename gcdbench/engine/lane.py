@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gcdbench.contracts import Batch, Losses, Method, Optim, Progress, Stage
 from gcdbench.engine.device import Compute
-from gcdbench.engine.faults import plugin_call
+from gcdbench.engine.faults import memory_error, out_of_memory, plugin_call
 from gcdbench.errors import GcdbenchError, PluginError, TrainingError
 
 
@@ -143,7 +143,10 @@ class Lane:
 
     def restore_sums(self, state: list[Any]) -> None:
         """Go on with such sums."""
-        self.sums = {tuple(names): Sums(values, steps, first) for names, values, steps, first in state}
+        device = self.compute.device
+        self.sums = {
+            tuple(names): Sums(values.to(device), steps, first.to(device)) for names, values, steps, first in state
+        }
 
     def state(self) -> dict[str, Any]:
         """Everything a checkpoint must hold."""
@@ -164,6 +167,8 @@ class Lane:
                 optim.optimizer.load_state_dict(state["optims"][name])
             self.scaler.load_state_dict(state["scaler"])
         except _UNFIT as fault:
+            if out_of_memory(fault):
+                raise memory_error(f"the checkpoint of '{self.name}'") from fault
             raise GcdbenchError(
                 f"The checkpoint does not fit the method '{self.name}' ({type(fault).__name__}). "
                 "Delete it or use --force to start the run again."

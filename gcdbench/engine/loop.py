@@ -12,7 +12,7 @@ from gcdbench.engine.feed import batches, epoch_plans
 from gcdbench.engine.interrupts import Interrupts
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.runner import Runner
-from gcdbench.errors import GcdbenchError, PluginError
+from gcdbench.errors import PluginError
 
 CHECKPOINT_EVERY = 300.0
 """Seconds between checkpoints within an epoch, unless the user says otherwise; each epoch ends with one anyway."""
@@ -105,7 +105,7 @@ def _epoch(cohort: Sequence[Runner], reporter: Reporter, pace: Pace, interrupts:
                 lanes = _alive(lanes)
                 if not lanes:
                     break
-    except GcdbenchError as fault:  # the images or the trunk, which all of them need
+    except Exception as fault:  # the images or the trunk, which all of them need
         for runner in lanes:
             reporter.dropped(runner.space, runner.stop(fault))
         return
@@ -123,7 +123,8 @@ def _save(lanes: Sequence[Runner], reporter: Reporter, pace: Pace, interrupts: I
     started = time.monotonic()
     with interrupts.deferred():
         for runner in lanes:
-            _attempt(runner, runner.save_within, reporter)
+            if runner.saves_within:
+                _attempt(runner, runner.save_within, reporter)
     pace.reset(time.monotonic() - started)
 
 

@@ -187,7 +187,7 @@ def _train_group(
             # Always in the same order, so that two processes with some runs in common never wait for each other.
             for runner in sorted(runners, key=lambda r: r.space.run_id):
                 _begin(runner, held, force, reporter)
-            _check(_alive(runners), place, reporter)
+            _check(_alive(runners), place, reporter, force)
             train_together(_alive(runners), reporter, place.checkpoint_every, interrupts)
         except BaseException as fault:
             for runner in _alive(runners):
@@ -210,13 +210,13 @@ def _begin(runner: Runner, held: ExitStack, force: bool, reporter: Reporter) -> 
     def wait(who: str) -> None:
         reporter.announce(f"{who[:1].upper()}{who[1:]} works on the run {folder.path}; waiting for it to end.")
 
+    runner.begun = False
     try:
         held.enter_context(folder.lock(wait))
+        runner.begun = True
         if folder.finished and not force:
             runner.take(read_record(folder.record_file))
             return
-        if force:
-            folder.clear()
         folder.open()
         folder.log(f"start, device {space.compute.describe()}")
     except (OSError, GcdbenchError) as fault:
@@ -224,26 +224,33 @@ def _begin(runner: Runner, held: ExitStack, force: bool, reporter: Reporter) -> 
     space.compute.start_measuring()
 
 
-def _check(runners: Sequence[Runner], place: Place, reporter: Reporter) -> None:
+def _check(runners: Sequence[Runner], place: Place, reporter: Reporter, force: bool) -> None:
     """Try everything that could fail later, then write what says that this is a run, and make the stores."""
     rehearsal: Rehearsal | None = None
     for runner in runners:
         space, folder = runner.space, runner.folder
         try:
-            if not folder.has_checkpoint:
+            if force or not folder.has_checkpoint:
                 reporter.phase(f"checking {space.config.method}")
                 rehearsal = rehearsal or Rehearsal(space)
-                rehearsal.of(space, folder.path)
+                only_at_ends = rehearsal.of(space, folder.path)
+                if only_at_ends is not None:
+                    runner.saves_within = False
+                    reporter.warn(only_at_ends)
         except Exception as fault:  # of this run alone; the others go on
             reporter.dropped(space, runner.stop(fault))
     del rehearsal
     try:
-        require_room([r.space for r in _alive(runners) if not r.folder.has_checkpoint], place.runs)
+        require_room([r.space for r in _alive(runners) if force or not r.folder.has_checkpoint], place.runs)
         for runner in _alive(runners):
+            if force:  # only now that the new run is known to work
+                runner.folder.clear()
+                runner.folder.open()
+                runner.folder.log("start anew")
             _describe(runner)
         if _alive(runners):
             make_stores(runners[0].space, reporter)
-    except (GcdbenchError, OSError) as fault:
+    except Exception as fault:  # the disk, the images, memory: what all of them need
         for runner in _alive(runners):
             reporter.dropped(runner.space, runner.stop(fault))
 

@@ -49,8 +49,12 @@ class Runner:
         self.stage_number = self.epoch = self.steps_done = 0
         self.most_lanes = 1
         self.lane: Lane | None = None
+        self.begun = True
+        """Whether the run is this process's: not while another one holds its lock."""
         self.over = False
         """Finished or stopped."""
+        self.saves_within = True
+        """Whether the run can go on from the middle of an epoch."""
         self._resting = False
         """Between two steps of an epoch, so that the run could be saved as it stands."""
         self._within: dict[str, Any] | None = None
@@ -60,7 +64,7 @@ class Runner:
         """Build the method and restore what the last checkpoint holds."""
         space = self.space
         self.lane = lane = Lane(space.config.method, space.method(), space.compute)
-        saved, notes = checkpoint.restore(self.folder.path, space.compute.device, space.run_id)
+        saved, notes = checkpoint.restore(self.folder.path, space.run_id)
         for note in notes:
             self.folder.log(note)
             self.trackers.warn(note)
@@ -68,6 +72,8 @@ class Runner:
         if saved is not None:
             self.stage_number, self.epoch, self.steps_done = saved["stage"], saved["epoch"], saved["step"]
             self._within = saved["within"]
+            self.saves_within = saved["saves_within"]
+            space.warnings.extend(note for note in saved["notes"] if note not in space.warnings)
             self._compare(saved["made_with"])
             compare(DataState(saved["files"]), space.data_state, space)
         self.selected = Selected.restore(saved["selected"] if saved else None)
@@ -84,9 +90,12 @@ class Runner:
         now = _made_with(self.space)
         other = [f"{name} {was} before, {now.get(name)} now" for name, was in made_with.items() if now.get(name) != was]
         if other:
-            note = f"The run goes on under other conditions ({'; '.join(other)}), so not equal to the last bit."
-            self.space.warnings.append(note)
-            self.trackers.warn(note)
+            self._note(f"The run goes on under other conditions ({'; '.join(other)}), so not equal to the last bit.")
+
+    def _note(self, text: str) -> None:
+        """Something that the record must say, whichever process writes it in the end."""
+        self.space.warnings.append(text)
+        self.trackers.warn(text)
 
     @property
     def epochs_done(self) -> int:
@@ -147,7 +156,13 @@ class Runner:
         """The epoch has begun in another process: only what it left is needed."""
         self.started -= within["seconds"]
         self.lanes = max(self.lanes, within["lanes"])
-        self._random.set_state(within["random"].cpu())
+        try:
+            self._random.set_state(within["random"])
+        except (RuntimeError, TypeError):  # of another kind of device: its numbers cannot be had here
+            seed, stage = self.space.config.seed, self.stages[self.stage_number]
+            names = ("steps", stage.name, self.epoch, "from", self.steps_done)
+            self._random = generator(seed, *names, device=self.space.compute.device)
+            self._note(f"Random numbers of epoch {self.epoch + 1} begin anew at step {self.steps_done + 1}.")
         self._ambient.restore(within["ambient"])
         self._lane.restore_sums(within["sums"])
 
@@ -218,20 +233,27 @@ class Runner:
         )
 
     def _save(self, within: dict[str, Any] | None) -> None:
+        self._require_folder()
         checkpoint.save(
             self.folder.path,
             {
                 "run": self.space.run_id,
                 "made_with": _made_with(self.space),
                 "files": self.space.data_state.files,
+                "notes": list(self.space.warnings),
                 "stage": self.stage_number,
                 "epoch": self.epoch,
                 "step": self.steps_done,
                 "lane": self._lane.state(),
                 "selected": None if self.selected is None else self.selected.state(),
+                "saves_within": self.saves_within,
                 "within": within,
             },
         )
+
+    def _require_folder(self) -> None:
+        if not self.folder.is_run:
+            raise GcdbenchError(f"The run directory {self.folder.path} has vanished while the run went on.")
 
     def take(self, record: Record) -> None:
         """Another process has finished the run."""
@@ -245,6 +267,7 @@ class Runner:
         rows = space.config.eval.rows
         prediction = self.selected.prediction if self.selected else predict(space, method, rows)
         space.data_state.check(space)
+        self._require_folder()
         truth = space.truth(rows)
         folder.write_predictions(space.scored_rows(rows), prediction, None if truth is None else truth.target)
         write_names(space, folder, prediction)
@@ -256,20 +279,22 @@ class Runner:
         lanes = max([self.most_lanes, *(int(line.get("lanes", 1)) for line in folder.epochs())])
         record = make_record(space, folder, method, scores, self.selected, lanes)
         write_json(folder.record_file, record.as_dict())
-        folder.log("finished")
+        with suppress(OSError):  # the run is finished, whatever becomes of its log
+            folder.log("finished")
         self.trackers.finish(record.as_dict())
         self.record = record
         self.close()
 
     def stop(self, fault: BaseException) -> GcdbenchError:
         """The run ends here, saved as it stands if it is whole. Call it where the fault is being handled."""
-        with suppress(OSError):  # a full disk may be the very reason
-            self.folder.log(f"stopped: {type(fault).__name__}: {fault}\n{traceback.format_exc()}")
+        if self.begun:
+            with suppress(OSError):  # a full disk may be the very reason
+                self.folder.log(f"stopped: {type(fault).__name__}: {fault}\n{traceback.format_exc()}")
         name = self.space.config.method
         if isinstance(fault, NotFinite) and self.lane is not None:
             with suppress(OSError):
                 fault.args = (f"{fault} {write_evidence(self, fault)}",)
-        elif self._resting and self.steps_done and not isinstance(fault, PluginError):
+        elif self._resting and self.steps_done and self.saves_within and not isinstance(fault, PluginError):
             self._save_before_stopping()
         if isinstance(fault, Exception):
             self.fault = told(fault, name)

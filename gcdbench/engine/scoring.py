@@ -43,7 +43,15 @@ def predict(space: Workspace, method: Method, rows: str, pool: ImagePool | None 
         )
     if expected and cluster.min() < 0:
         raise PluginError(f"The method '{name}' predicted a negative class.")
-    return answer
+    for branch, values in answer.base.items():
+        if np.shape(values) != (expected,):
+            raise PluginError(f"The method '{name}' gives base classes '{branch}' of shape {np.shape(values)}.")
+    # In plain form, so that it can be kept in a checkpoint and written.
+    return Prediction(
+        np.ascontiguousarray(cluster, dtype=np.int64),
+        None if confidence is None else np.ascontiguousarray(confidence, dtype=np.float32),
+        {str(branch): np.ascontiguousarray(values, dtype=np.int64) for branch, values in answer.base.items()},
+    )
 
 
 @dataclass(frozen=True)

@@ -55,18 +55,20 @@ class AmbientStream:
         """Where the streams stand, as a checkpoint can hold it; None if nobody has entered them yet."""
         if self._own is None:
             return None
-        cpu, cuda, (kind, keys, *rest), plain, _ = self._own
-        numbers = [str(kind), torch.from_numpy(np.asarray(keys, dtype=np.int64)), *(x for x in rest)]
-        return {"torch": cpu, "cuda": list(cuda), "numpy": numbers, "random": plain}
+        cpu, cuda, (kind, keys, *rest), plain, (grad, dtype, _) = self._own
+        numbers = [str(kind), torch.from_numpy(np.asarray(keys, dtype=np.int64)), *rest]
+        modes = [grad, str(dtype).removeprefix("torch.")]
+        return {"torch": cpu, "cuda": list(cuda), "numpy": numbers, "random": plain, "modes": modes}
 
     def restore(self, state: dict[str, Any] | None) -> None:
         """Go on from such a state."""
         if state is None:
             return
         kind, keys, position, has_gauss, gauss = state["numpy"]
-        numbers = (kind, keys.cpu().numpy().astype(np.uint32), int(position), int(has_gauss), float(gauss))
-        cuda = [c.cpu() for c in state["cuda"]]
-        self._own = (state["torch"].cpu(), cuda, numbers, state["random"], _modes())
+        numbers = (kind, keys.numpy().astype(np.uint32), int(position), int(has_gauss), float(gauss))
+        grad, dtype = state["modes"]
+        modes = (grad, getattr(torch, dtype), torch.get_num_threads())
+        self._own = (state["torch"], state["cuda"], numbers, state["random"], modes)
 
 
 def _global_state() -> tuple[Any, ...]:

@@ -39,6 +39,9 @@ class Trackers:
         self.epochs_done = epochs_done
         self.last = time.monotonic()
         self.jsonl.start(folder, config, epochs_done, steps)
+        if self.jsonl.kept < epochs_done:
+            lost = epochs_done - self.jsonl.kept
+            self.warn(f"{self.jsonl.path} lacks {lost} of {epochs_done} epochs: somebody else has changed it.")
         waiting, self.others = self.others, []
         for tracker in waiting:
             with plugin_call(tracker.name, "start", kind="tracker"):

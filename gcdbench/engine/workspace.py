@@ -18,16 +18,17 @@ from gcdbench.contracts import Dataset, Evaluator, IntArray, Method, Task, Truth
 from gcdbench.data.sampler import BalancedSampler
 from gcdbench.engine.dataside import DataSide, Tick, open_data
 from gcdbench.engine.datastate import DataState
-from gcdbench.engine.device import Compute
+from gcdbench.engine.device import Compute, free_memory
 from gcdbench.engine.faults import plugin_call
 from gcdbench.engine.pool import ImagePool
 from gcdbench.engine.request import Plan
 from gcdbench.engine.seeding import fenced_rng, generator
 from gcdbench.engine.stores import Shelf, open_images
 from gcdbench.engine.tokens import TokenSource
-from gcdbench.errors import PluginError, UsageError
+from gcdbench.errors import PluginError, TrainingError, UsageError
 from gcdbench.evaluation.selection import SelectionRule, selection_rule
 from gcdbench.protocol import Protocol
+from gcdbench.store.folder import spoken_size
 
 MAX_K = 100_000
 """More classes than this are a slip of the keyboard."""
@@ -208,6 +209,7 @@ def prepare(
     data = cache.data(plan.dataset_class, root, config.data, with_test, shelf, tick)
     warnings = _check(plan, config, data)
     backbone, info = cache.backbone(config.backbone, config.views.crop, config.seed)
+    require_memory(config, backbone)
     backbone.to(compute.device)
     train = config.train
     source = cache.source(
@@ -264,6 +266,19 @@ def _check(plan: Plan, config: RunConfig, data: DataSide) -> list[str]:
     if rule.oracle:
         warnings.append(f"The selection rule '{rule.name}' looks at hidden labels; its numbers are an oracle's.")
     return warnings
+
+
+def require_memory(config: RunConfig, backbone: SplitViT) -> None:
+    """A batch that cannot fit is told before the system ends the process for it, without a word."""
+    free, side = free_memory(), config.views.crop
+    views = config.train.batch_size * config.views.count
+    needed = views * (3 * side * side + 4 * backbone.num_tokens * backbone.embed_dim)
+    needed += min(views, config.train.micro_batch) * 12 * side * side
+    if free is not None and needed > free:
+        raise TrainingError(
+            f"A batch of {views} views of {side} x {side} pixels takes {spoken_size(needed)} at least, but only "
+            f"{spoken_size(free)} of memory are free. Lower views.crop or train.batch_size."
+        )
 
 
 def load_evaluators() -> tuple[list[Evaluator], list[str]]:

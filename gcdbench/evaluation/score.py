@@ -12,6 +12,7 @@ from gcdbench.contracts import IntArray
 from gcdbench.errors import DataError, UsageError
 from gcdbench.evaluation import cluster_accuracy
 from gcdbench.evaluation.information import ari, nmi
+from gcdbench.files import not_a_file
 
 MAX_LABEL = 10_000
 """Tables grow with the square of the largest label."""
@@ -19,6 +20,9 @@ MAX_LABEL = 10_000
 
 def read_labels(path: Path) -> tuple[IntArray, IntArray, int]:
     """`y_true`, `y_pred` and `num_base` of an .npz file, checked."""
+    odd = not_a_file(path)
+    if odd is not None:
+        raise DataError(f"The file {path} {odd}.")
     try:
         with np.load(path, allow_pickle=False) as archive:
             missing = [n for n in ("y_true", "y_pred", "num_base") if n not in archive.files]
@@ -26,12 +30,10 @@ def read_labels(path: Path) -> tuple[IntArray, IntArray, int]:
                 raise UsageError(f"{path} has no array '{missing[0]}'; it needs y_true, y_pred and num_base.")
             y_true, y_pred = (_labels(archive[n], n, path) for n in ("y_true", "y_pred"))
             num_base = np.asarray(archive["num_base"])
-    except FileNotFoundError as fault:
-        raise DataError(f"The file {path} does not exist.") from fault
     except UsageError:
         raise
-    except Exception as fault:  # a damaged archive can raise almost anything
-        raise DataError(f"The file {path} is not an .npz file of plain arrays: {fault}.") from fault
+    except Exception as fault:  # a damaged archive can raise almost anything, and numpy would advise to trust it
+        raise DataError(f"The file {path} is not an .npz file of plain arrays ({type(fault).__name__}).") from fault
     if num_base.size != 1 or not np.issubdtype(num_base.dtype, np.integer) or num_base.min() < 0:
         raise UsageError(f"num_base in {path} must be one whole number, not negative.")
     if y_true.shape != y_pred.shape:
@@ -47,7 +49,9 @@ def _labels(values: np.ndarray, name: str, path: Path) -> IntArray:
     if len(values) and values.min() < 0:
         raise UsageError(f"{name} in {path} has a negative label.")
     if len(values) and values.max() >= MAX_LABEL:
-        raise UsageError(f"{name} in {path} has the label {values.max()}; number classes and clusters from 0.")
+        raise UsageError(
+            f"{name} in {path} has the label {values.max()}; labels are numbers from 0 to {MAX_LABEL - 1}."
+        )
     return values.astype(np.int64)
 
 

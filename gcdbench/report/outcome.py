@@ -136,7 +136,7 @@ def read_outcome(record: Record, class_names: tuple[str, ...] = ()) -> Outcome:
     try:
         with np.load(folder / "predictions.npz", allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-        with (folder / "predictions.csv").open(newline="", encoding="utf-8") as stream:
+        with (folder / "predictions.csv").open(newline="", encoding="utf-8", errors="replace") as stream:
             names = {int(row["cluster"]): row["name"] for row in csv.DictReader(stream)}
         return Outcome(
             rows=arrays["row"],
@@ -148,4 +148,4 @@ def read_outcome(record: Record, class_names: tuple[str, ...] = ()) -> Outcome:
             num_base=int(record.data["base_classes"]),
         )
     except Exception as fault:  # a damaged archive can raise almost anything
-        raise GcdbenchError(f"The predictions in {folder} cannot be read: {fault}.") from fault
+        raise GcdbenchError(f"The predictions in {folder} cannot be read ({type(fault).__name__}).") from fault

@@ -123,7 +123,8 @@ def render(page: Page) -> str:
 def write(page: Page, path: Path, plots: Path | None = None) -> list[Path]:
     """Write the page, and every plot as SVG and PDF if a folder is given; the files written."""
     files = [path]
-    write_text(path, render(page))
+    # A page is text: names of files that are not are spelt out.
+    write_text(path, render(page).encode("utf-8", "backslashreplace").decode("utf-8"))
     if plots is not None:
         for plot in page.plots():
             files += save(plot.figure, plots, plot.name)

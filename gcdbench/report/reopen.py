@@ -71,7 +71,7 @@ class Reopened:
         return features if features.ndim == 2 else None
 
     def _method(self) -> Method:
-        saved = checkpoint.load(Path(self.record.dir), self.space.compute.device)
+        saved = checkpoint.load(Path(self.record.dir))
         if saved is None:
             raise GcdbenchError("its checkpoint is gone")
         method = self.space.method()

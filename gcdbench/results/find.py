@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from gcdbench.errors import GcdbenchError, UsageError, nearest
@@ -34,8 +35,9 @@ def read_runs(runs: Path) -> tuple[list[Record], list[Path], list[str]]:
 def find_run(name: str, runs: Path) -> Path:
     """The run directory of a path, an id or the beginning of an id."""
     path = Path(name)
-    if (path / "config.json").is_file():
-        return path
+    with suppress(OSError, ValueError):  # no path that this system could have
+        if (path / "config.json").is_file():
+            return path
     folders = list(run_folders(runs))
     hits = [folder for folder in folders if folder.name.startswith(name)] if name else []
     if len(hits) == 1:

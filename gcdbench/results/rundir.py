@@ -37,7 +37,12 @@ class RunDirectory:
     @property
     def has_checkpoint(self) -> bool:
         """Whether there is something to go on from."""
-        return any((self.path / "checkpoint").glob("*.pt"))
+        return any((self.path / "checkpoint" / name).is_file() for name in ("last.pt", "previous.pt"))
+
+    @property
+    def is_run(self) -> bool:
+        """Whether it has been described as a run, and is still there."""
+        return (self.path / "config.json").is_file()
 
     def lock(self, wait: Wait) -> AbstractContextManager[None]:
         """Held by the one process that works on the run; ``wait`` is told who that is, if it is somebody else."""
@@ -46,9 +51,12 @@ class RunDirectory:
 
     def clear(self) -> None:
         """Forget an earlier run of the same id."""
-        if self.path.exists():
-            self.record_file.unlink(missing_ok=True)
-            shutil.rmtree(self.path)
+        self.record_file.unlink(missing_ok=True)
+        for entry in self.path.iterdir():  # not the folder itself, which may be a link to another disk
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
 
     def open(self) -> None:
         """Make the directory; what a killed process has left half-written there goes. Call it under the lock."""

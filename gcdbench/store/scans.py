@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from gcdbench.files import read_json, write_json
 from gcdbench.store.folder import CannotStore, StoreFolder
 
 FILE = "unreadable.json"
+_PERMISSION = os.strerror(errno.EACCES)
 
 
 def bad_images(
@@ -35,7 +39,10 @@ def bad_images(
     found = _read(store)
     if found is not None:
         return found
+    shutil.rmtree(store.path, ignore_errors=True)  # damaged, if it is there at all
     fresh = unreadable(dataset, part, tick)
+    if any(_PERMISSION in reason for reason in fresh.values()):  # which changes neither size nor time of a file
+        return fresh
 
     def fill(folder: Path) -> dict[str, Any]:
         write_json(folder / FILE, {str(row): reason for row, reason in fresh.items()})

@@ -24,6 +24,7 @@ from gcdbench.config import Layer, TrainConfig, resolve
 from gcdbench.contracts import Batch, Method, Progress, Task
 from gcdbench.engine.seeding import fenced_rng, generator
 from gcdbench.errors import DataError, PluginError, unknown
+from gcdbench.files import not_a_file
 from gcdbench.presets import preset_layers
 
 TOLERANCE = 1e-4
@@ -43,15 +44,16 @@ class Recording:
     """A trajectory file, checked for what a replay needs."""
 
     def __init__(self, path: Path) -> None:
+        odd = not_a_file(path)
+        if odd is not None:
+            raise DataError(f"The trajectory file {path} {odd}.")
         try:
             with np.load(path, allow_pickle=False) as archive:
                 self.arrays = {name: archive[name] for name in archive.files}
             self.settings: dict[str, Any] = json.loads(str(self.arrays["config"]))
             self.loss_names = [str(name) for name in self.arrays["loss_names"]]
-        except FileNotFoundError as fault:
-            raise DataError(f"The trajectory file {path} does not exist.") from fault
-        except Exception as fault:  # a damaged archive can raise almost anything
-            raise DataError(f"The file {path} is not a recorded trajectory: {fault}.") from fault
+        except Exception as fault:  # a damaged archive can raise almost anything, and numpy would advise to trust it
+            raise DataError(f"The file {path} is not a recorded trajectory ({type(fault).__name__}).") from fault
 
     def variants(self) -> list[str]:
         """Names of the recorded parameter-group variants."""

@@ -45,7 +45,7 @@ def assert_resumed_equal(one, two):
     assert one.metrics == two.metrics
     assert lines(one) == lines(two)
     assert_same(one, two)
-    left, right = (deep(checkpoint.load(Path(r.dir), torch.device("cpu"))) for r in (one, two))
+    left, right = (deep(checkpoint.load(Path(r.dir))) for r in (one, two))
     assert left == right
 
 

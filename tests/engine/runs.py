@@ -38,7 +38,7 @@ def start(tmp_path: Path, method: str = "rlcd", where: str = "runs", **more):
 
 
 def weights(record) -> dict[str, torch.Tensor]:
-    return checkpoint.load(Path(record.dir), torch.device("cpu"))["lane"]["method"]
+    return checkpoint.load(Path(record.dir))["lane"]["method"]
 
 
 def predictions(record) -> dict[str, np.ndarray]:

@@ -35,8 +35,8 @@ def two_generations(folder: Path) -> tuple[bytes, bytes]:
 
 def test_what_is_saved_comes_back_and_plain_torch_reads_it(tmp_path):
     two_generations(tmp_path)
-    assert checkpoint.load(tmp_path, CPU)["epoch"] == 2
-    state, notes = checkpoint.restore(tmp_path, CPU, "me")
+    assert checkpoint.load(tmp_path)["epoch"] == 2
+    state, notes = checkpoint.restore(tmp_path, "me")
     assert state["epoch"] == 2
     assert torch.equal(state["lane"]["w"], torch.arange(6.0))
     assert notes == []
@@ -64,14 +64,14 @@ def test_any_damage_to_the_newest_is_noticed(data, tmp_path_factory):
         return
     (folder / checkpoint.FILE).write_bytes(damaged)
     with pytest.raises(GcdbenchError, match="is damaged"):
-        checkpoint.load(folder, CPU)
-    state, (note,) = checkpoint.restore(folder, CPU, "me")
+        checkpoint.load(folder)
+    state, (note,) = checkpoint.restore(folder, "me")
     assert state["epoch"] == 1
     assert "is damaged" in note
     assert "goes on from the one before it" in note
     # The next one never pushes out the good one.
     checkpoint.save(folder, {**STATE, "epoch": 3})
-    assert checkpoint.load(folder, CPU)["epoch"] == 3
+    assert checkpoint.load(folder)["epoch"] == 3
     assert (folder / "checkpoint/last.damaged").read_bytes() == damaged
 
 
@@ -79,7 +79,7 @@ def test_both_damaged_starts_from_the_beginning_and_says_so(tmp_path):
     two_generations(tmp_path)
     for name in (checkpoint.FILE, checkpoint.PREVIOUS):
         (tmp_path / name).write_bytes(b"junk")
-    state, notes = checkpoint.restore(tmp_path, CPU, "me")
+    state, notes = checkpoint.restore(tmp_path, "me")
     assert state is None
     assert len(notes) == 2
     assert "goes on from the beginning" in notes[1]
@@ -88,7 +88,7 @@ def test_both_damaged_starts_from_the_beginning_and_says_so(tmp_path):
 def test_killed_between_the_two_renames_the_older_one_is_used(tmp_path):
     two_generations(tmp_path)
     os.unlink(tmp_path / checkpoint.FILE)
-    state, notes = checkpoint.restore(tmp_path, CPU, "me")
+    state, notes = checkpoint.restore(tmp_path, "me")
     assert state["epoch"] == 1
     assert notes == []
 
@@ -97,14 +97,14 @@ def test_leftovers_of_a_killed_writer_are_removed(tmp_path):
     two_generations(tmp_path)
     left = tmp_path / "checkpoint/.last.pt.abc.tmp"
     left.write_bytes(b"half")
-    checkpoint.restore(tmp_path, CPU, "me")
+    checkpoint.restore(tmp_path, "me")
     assert not left.exists()
 
 
 def test_a_checkpoint_of_another_run_is_never_continued(tmp_path):
     two_generations(tmp_path)
     with pytest.raises(GcdbenchError, match="belongs to the run me, not to you"):
-        checkpoint.restore(tmp_path, CPU, "you")
+        checkpoint.restore(tmp_path, "you")
 
 
 def test_a_checkpoint_cannot_run_code(tmp_path):
@@ -114,7 +114,7 @@ def test_a_checkpoint_cannot_run_code(tmp_path):
 
     checkpoint.write(tmp_path / checkpoint.FILE, {**STATE, "lane": Bomb()})
     with pytest.raises(GcdbenchError, match="cannot be read"):
-        checkpoint.restore(tmp_path, CPU, "me")
+        checkpoint.restore(tmp_path, "me")
     assert not (tmp_path / "ran").exists()
 
 
@@ -141,7 +141,7 @@ def test_a_foreign_checkpoint_is_a_sentence(content, tmp_path, few_digits):
     record = start(tmp_path, epochs=1)[0]
     (Path(record.dir) / "record.json").unlink()
     if content:
-        content = {**checkpoint.load(Path(record.dir), CPU), **content}
+        content = {**checkpoint.load(Path(record.dir)), **content}
     checkpoint.write(Path(record.dir) / checkpoint.FILE, content)
     with pytest.raises(GcdbenchError, match="--force"):
         start(tmp_path, epochs=1)

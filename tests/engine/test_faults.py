@@ -28,7 +28,7 @@ def test_not_finite_loss_stops_with_its_name(tmp_path, monkeypatch):
         start(tmp_path)
     folder = next((tmp_path / "runs/rlcd/digits").iterdir())
     assert not (folder / "record.json").exists()
-    saved = checkpoint.load(folder, torch.device("cpu"))
+    saved = checkpoint.load(folder)
     assert saved["epoch"] == 1
     assert all(torch.isfinite(w).all() for w in saved["lane"]["method"].values())
 

@@ -92,7 +92,7 @@ def test_a_wrong_answer_is_noticed(tmp_path, monkeypatch):
     from gcdbench_rlcd import RLCD
 
     monkeypatch.setattr(RLCD, "predict", lambda self, pool: Prediction(np.zeros(len(pool), dtype=np.int64)))
-    fails_before_training(tmp_path, PluginError, r"shape \(64,\) and type int64; 32 whole numbers")
+    fails_before_training(tmp_path, PluginError, r"shape \(64,\) and type int64; 3\d whole numbers")
 
 
 def test_a_loss_that_is_not_finite_from_the_start(tmp_path, monkeypatch):
@@ -157,3 +157,129 @@ def test_a_run_that_goes_on_is_not_rehearsed(tmp_path, monkeypatch):
         start(tmp_path, reporter=Stop())
     monkeypatch.setattr(rehearsal.Rehearsal, "of", oops)
     assert start(tmp_path)[0].metrics
+
+
+# ------------------------------------------------------------------------------------------ state that gets lost
+
+
+def with_margin(monkeypatch, keep):
+    """RLCD whose `on_epoch_start` sets a margin that its steps use; ``keep`` says where it is kept."""
+    from gcdbench_rlcd import RLCD
+
+    original = RLCD.forward
+
+    def on_epoch_start(self, pool, t):
+        value = torch.tensor(0.01 * (t.epoch + 1) * len(pool))
+        if keep == "buffer":
+            self.margin.copy_(value)
+        elif keep == "new buffer":
+            self.register_buffer("margin", value)
+        else:
+            self.margin = value
+
+    def forward(self, batch, t):
+        losses = original(self, batch, t)
+        margin = getattr(self, "margin", torch.tensor(0.0)) if keep == "default" else self.margin
+        losses.add("margin", losses["main_ce"].value * margin)
+        if keep == "grows":
+            self.margin = self.margin + 1
+        return losses
+
+    build = RLCD.__init__
+
+    def init(self, config, task):
+        build(self, config, task)
+        if keep == "buffer":
+            self.register_buffer("margin", torch.tensor(0.0))
+
+    monkeypatch.setattr(RLCD, "__init__", init)
+    monkeypatch.setattr(RLCD, "on_epoch_start", on_epoch_start)
+    monkeypatch.setattr(RLCD, "forward", forward)
+
+
+class StopInTheSecondEpoch(Reporter):
+    def __init__(self):
+        self.notes = []
+
+    def warn(self, message):
+        self.notes.append(message)
+
+    def step(self, t, runners):
+        if (t.epoch, t.step) == (1, 3):
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("keep", "within"), [("buffer", True), ("attribute", False), ("default", False)])
+def test_what_is_set_for_an_epoch_survives_or_is_saved_at_its_end_only(keep, within, tmp_path, monkeypatch):
+    """A plain attribute would be lost in the middle of an epoch: such a run is never continued there."""
+    from gcdbench.engine import checkpoint
+    from tests.engine.lanes import assert_resumed_equal
+
+    with_margin(monkeypatch, keep)
+    whole = start(tmp_path, where="whole", epochs=3)[0]
+    for _ in range(1 if within else 2):  # the second process does not rehearse, and must know all the same
+        reporter = StopInTheSecondEpoch()
+        with pytest.raises(KeyboardInterrupt):
+            start(tmp_path, epochs=3, reporter=reporter, checkpoint_every=0)
+    saved = checkpoint.load(tmp_path / "runs/rlcd/digits" / whole.run_id)
+    assert (saved["epoch"], saved["step"]) == ((1, 4) if within else (1, 0))
+    assert_resumed_equal(whole, start(tmp_path, epochs=3)[0])
+
+
+def test_such_a_run_is_told(tmp_path, monkeypatch):
+    with_margin(monkeypatch, "attribute")
+    reporter = StopInTheSecondEpoch()
+    with pytest.raises(KeyboardInterrupt):
+        start(tmp_path, epochs=3, reporter=reporter)
+    assert any("saved at the end of each epoch only" in note and "get_extra_state" in note for note in reporter.notes)
+
+
+def test_a_buffer_that_a_new_process_would_not_have_is_refused(tmp_path, monkeypatch):
+    with_margin(monkeypatch, "new buffer")
+    fails_before_training(tmp_path, PluginError, "could not go on from its checkpoint")
+
+
+def test_what_grows_from_epoch_to_epoch_must_be_state(tmp_path, monkeypatch):
+    from gcdbench_rlcd import RLCD
+
+    original = RLCD.forward
+
+    def forward(self, batch, t):
+        self.__dict__["seen"] = self.__dict__.get("seen", 0) + 1
+        losses = original(self, batch, t)
+        losses.add("age", losses["main_ce"].value * self.seen)
+        return losses
+
+    monkeypatch.setattr(RLCD, "forward", forward)
+    fails_before_training(tmp_path, PluginError, "does not do what it would have done")
+
+
+def test_every_base_class_is_in_the_few_rows(tmp_path, monkeypatch):
+    """However rare it is."""
+    from gcdbench_rlcd import RLCD
+
+    from gcdbench.data.datasets.digits import Digits
+
+    pixels, labels = Digits(Path("."))._data
+    labels = labels.copy()
+    rare = np.flatnonzero(labels == 3)
+    labels[rare[3:]] = 4
+    monkeypatch.setattr(Digits, "_data", (pixels, labels))
+    pools = []
+    monkeypatch.setattr(RLCD, "on_epoch_start", lambda self, pool, t: pools.append(pool))
+    start(tmp_path, epochs=1)
+    counts = [np.bincount(pool.target[pool.labelled], minlength=5) for pool in pools]
+    assert counts[-1][3] in (1, 2, 3)
+    assert (counts[0] >= np.minimum(counts[-1], 2)).all()
+
+
+def test_force_keeps_the_old_run_until_the_new_one_is_known_to_work(tmp_path, monkeypatch):
+    from gcdbench_rlcd import RLCD
+
+    record = start(tmp_path, epochs=1)[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(RLCD, "predict", oops)
+        with pytest.raises(PluginError, match="failed in predict"):
+            start(tmp_path, epochs=1, force=True)
+    assert start(tmp_path, epochs=1)[0].finished == record.finished
+    assert (Path(record.dir) / "predictions.npz").is_file()

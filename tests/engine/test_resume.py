@@ -76,7 +76,7 @@ def test_everything_that_moves_is_restored(at, tmp_path, nervous):
     whole = start(tmp_path, where="whole", epochs=3, settings=settings)[0]
     stopped(tmp_path, at=at, epochs=3, settings=settings)
     folder = tmp_path / "runs/rlcd/digits" / whole.run_id
-    saved = checkpoint.load(folder, CPU)
+    saved = checkpoint.load(folder)
     assert (saved["epoch"], saved["step"]) == (at[0], at[1] + 1)
     nervous.clear()
     again = start(tmp_path, epochs=3, settings=settings)[0]
@@ -174,7 +174,7 @@ def test_another_setting_is_another_run_and_never_a_continuation(tmp_path):
 def test_other_conditions_are_noted(tmp_path):
     stopped(tmp_path, at=(0, 3))
     (folder,) = (tmp_path / "runs/rlcd/digits").iterdir()
-    state = checkpoint.load(folder, CPU)
+    state = checkpoint.load(folder)
     checkpoint.save(folder, {**state, "made_with": {**state["made_with"], "torch": "1.0"}})
     record = start(tmp_path)[0]
     assert any("torch 1.0 before" in note for note in record.warnings)
@@ -183,7 +183,7 @@ def test_other_conditions_are_noted(tmp_path):
 def test_the_seconds_of_both_parts_count(tmp_path):
     stopped(tmp_path, at=(0, 3))
     (folder,) = (tmp_path / "runs/rlcd/digits").iterdir()
-    state = checkpoint.load(folder, CPU)
+    state = checkpoint.load(folder)
     state["within"]["seconds"] += 1000.0
     checkpoint.save(folder, state)
     record = start(tmp_path)[0]

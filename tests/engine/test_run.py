@@ -256,7 +256,7 @@ def test_pool_hides_labels(tmp_path, monkeypatch):
     pools = []
     monkeypatch.setattr(RLCD, "on_epoch_start", lambda self, pool, t: pools.append(pool))
     start(tmp_path, epochs=1)
-    few, pool = pools  # of the rehearsal, and of the run
+    few, pool = pools[0], pools[-1]  # of the rehearsal, and of the run
     assert len(few) == 64
     assert (few.target[~few.labelled] == -1).all()
     assert (few.queries.target == -1).all()

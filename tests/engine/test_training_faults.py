@@ -63,7 +63,7 @@ def test_what_is_kept_of_a_loss_that_is_not_finite(value, tmp_path, monkeypatch)
     assert kept["rows"] == seen
     assert kept["items"][0] == f"digits:{seen[0]}"
     assert kept["sums"]["odd"] in ("nan", "inf")
-    saved = checkpoint.load(folder, CPU)
+    saved = checkpoint.load(folder)
     assert (saved["epoch"], saved["step"]) == (1, 0)
     assert_resumed_equal(whole, start(tmp_path)[0])
 
@@ -81,7 +81,7 @@ def test_weights_that_are_not_finite_never_reach_a_checkpoint(tmp_path, monkeypa
         with pytest.raises(TrainingError, match="The weight '.*' of 'rlcd' is not finite at step 6"):
             start(tmp_path)
     folder = only_run(tmp_path)
-    assert checkpoint.load(folder, CPU) is None
+    assert checkpoint.load(folder) is None
     assert json.loads((folder / "not-finite.json").read_text())["step"] == 6
     assert_resumed_equal(whole, start(tmp_path)[0])
 
@@ -145,7 +145,7 @@ def test_a_disk_that_fails_in_the_middle_leaves_the_earlier_state(code, words, t
             start(tmp_path, epochs=3)
     assert "what was saved before is intact" in str(fault.value)
     folder = only_run(tmp_path)
-    assert checkpoint.load(folder, CPU)["epoch"] == 2
+    assert checkpoint.load(folder)["epoch"] == 2
     assert not list(folder.rglob("*.tmp"))
     assert_resumed_equal(whole, start(tmp_path, epochs=3)[0])
 

@@ -365,7 +365,7 @@ class Checkpoints(Target):
     def read(self) -> None:
         from gcdbench.engine import checkpoint
 
-        checkpoint.load(self.root, torch.device("cpu"))
+        checkpoint.load(self.root)
 
 
 class Weights(Target):

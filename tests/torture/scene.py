@@ -100,7 +100,7 @@ def digest(runs: Path) -> dict[str, str]:
         with np.load(folder / "predictions.npz") as arrays:
             for name in sorted(arrays.files):
                 content.update(name.encode() + arrays[name].tobytes())
-        state = checkpoint.load(folder, torch.device("cpu"))
+        state = checkpoint.load(folder)
         _add(content, None if state is None else {k: state[k] for k in ("stage", "epoch", "step", "lane", "selected")})
         for line in (folder / "metrics.jsonl").read_text().splitlines():
             kept = {k: v for k, v in json.loads(line).items() if "seconds" not in k and k != "lanes"}

@@ -13,7 +13,9 @@ from PIL import Image
 
 from gcdbench.contracts import Dataset, Index
 from gcdbench.data.locate import missing
-from gcdbench.errors import DataError
+from gcdbench.data.unreadable import unreadable_image
+from gcdbench.errors import BadImage, DataError
+from gcdbench.files import not_a_file
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
 
@@ -34,14 +36,11 @@ def list_images(folder: Path) -> list[str]:
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Folders with the names of their files. Links are followed, but never back to a folder that is being listed."""
+    """Folders with the names of their files. Links are followed, but never to a folder that holds the link itself:
+    that would have no end, and would count images of other classes as images of this one."""
     for current, folders, names in os.walk(folder, followlinks=True):
-        above = {os.path.realpath(current)}
-        place = Path(current)
-        while place != folder:
-            place = place.parent
-            above.add(os.path.realpath(place))
-        folders[:] = [name for name in folders if os.path.realpath(os.path.join(current, name)) not in above]
+        inside = os.path.realpath(current) + os.sep
+        folders[:] = [n for n in folders if not inside.startswith(os.path.realpath(os.path.join(current, n)) + os.sep)]
         yield current, names
 
 
@@ -72,6 +71,9 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 def read_lines(path: Path) -> list[str]:
     """The lines of an annotation file, or a DataError that names it."""
+    odd = not_a_file(path)
+    if odd is not None:
+        raise DataError(f"The annotation file {path} {odd}.")
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as fault:
@@ -93,14 +95,14 @@ def stat_hash(paths: Iterable[Path]) -> str:
 
 def open_rgb(path: Path) -> Image.Image:
     """An image file as RGB, or a DataError that names the file."""
+    odd = not_a_file(path)
+    if odd is not None:
+        raise BadImage(f"The image {path} {odd}.")
     try:
         with Image.open(path) as image:
             return to_rgb(image)
-    except FileNotFoundError as fault:
-        raise DataError(f"The image {path} does not exist.") from fault
     except Exception as fault:  # a damaged file can make a decoder raise almost anything
-        reason = str(fault) or type(fault).__name__
-        raise DataError(f"The image {path} cannot be read: {reason}.") from fault
+        raise unreadable_image(str(path), fault) from fault
 
 
 class FileDataset(Dataset):

@@ -19,6 +19,7 @@ from gcdbench.config import DataConfig
 from gcdbench.contracts import ClassSplit, Index, IntArray
 from gcdbench.data.datasets.files import FileDataset, list_classes, list_images, listing, make_index
 from gcdbench.errors import DataError, UsageError
+from gcdbench.files import not_a_file
 
 PROBE = 4096
 """Bytes at either end of a file that identify its content."""
@@ -68,14 +69,20 @@ class ImageFolder(FileDataset):
     def _from_csv(self, path: Path) -> tuple[Path, Index]:
         try:
             with path.open(newline="", encoding="utf-8-sig") as stream:
-                rows = list(csv.DictReader(stream, strict=True))
+                reader = csv.DictReader(stream, strict=True)
+                header = list(reader.fieldnames or ())
+                rows = list(reader)
         except (OSError, UnicodeDecodeError, csv.Error) as fault:
             raise DataError(f"The CSV file {path} cannot be read: {fault}.") from fault
         if rows and not {"path", "label"} <= set(rows[0]):
             raise DataError(f"The CSV file {path} needs the header path,label; it has {','.join(map(str, rows[0]))}.")
+        if len(set(header)) < len(header):
+            raise DataError(f"The CSV file {path} has two columns of the same name: {','.join(header)}.")
         inside = path.parent.resolve()
         pairs: dict[str, str] = {}
         for number, row in enumerate(rows, 2):
+            if None in row or None in row.values():
+                raise DataError(f"Line {number} of {path} has more or fewer columns than the first line.")
             item, label = (row["path"] or "").strip(), (row["label"] or "").strip()
             if not item:
                 raise DataError(f"Line {number} of {path} has no path.")
@@ -117,6 +124,8 @@ class ImageFolder(FileDataset):
         for row in range(len(self.index(part))):
             path = self.path(part, row)
             try:
+                if not_a_file(path) is not None:  # opening a pipe would wait for ever
+                    raise OSError
                 with path.open("rb") as stream:
                     size = path.stat().st_size
                     digest.update(f"{size} ".encode() + stream.read(PROBE))

@@ -77,7 +77,8 @@ class StanfordCars(FileDataset):
         rows: list[tuple[str, int]] = []
         for entry in _read(path, "annotations"):
             name, label = _field(entry, "fname"), _field(entry, "class")
-            if not isinstance(name, str) or not isinstance(label, np.ndarray) or len(label) != 1:
+            number = isinstance(label, np.ndarray) and len(label) == 1 and np.isfinite(label[0])
+            if not isinstance(name, str) or not number:
                 raise DataError(f"{path} has no annotations with 'fname' (text) and 'class' (a number).")
             if Path(name).name != name or not 1 <= label[0] <= CLASSES or label[0] != int(label[0]):
                 raise DataError(f"{path} has the row ('{name}', class {label[0]}); classes are 1..{CLASSES}.")
