@@ -7,7 +7,7 @@ SOURCES := pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 MINUTES ?= 10
 CASES ?= 1000000
 
-.PHONY: demo test check bench bench-quick torture fuzz format weights clean
+.PHONY: demo test check bench bench-quick torture torture-quick fuzz format weights clean
 
 # Set up and run RLCD on the embedded data set.
 demo: $(VENV)/installed
@@ -32,6 +32,10 @@ bench-quick: $(VENV)/installed
 # Break runs on purpose for MINUTES, continue them, and compare every bit with an undisturbed run.
 torture: $(VENV)/installed-dev
 	$(BIN)/python -m tests.torture --minutes $(MINUTES)
+
+# Every fault once.
+torture-quick: $(VENV)/installed-dev
+	$(BIN)/python -m tests.torture --rounds 1
 
 # Read CASES damaged files with every parser of an outside format (about eight minutes).
 fuzz: $(VENV)/installed-dev

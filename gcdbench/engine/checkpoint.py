@@ -39,14 +39,14 @@ class _Hashing:
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
         self.digest = hashlib.sha256()
-        self.fault: OSError | None = None
+        self.fault: BaseException | None = None
 
     def write(self, content: Any) -> int:
-        """Hash and pass on; torch replaces what this raises by an error of its own, so it is kept."""
-        self.digest.update(content)
+        """Hash and pass on; torch replaces what this raises (even Ctrl-C) by an error of its own, so it is kept."""
         try:
+            self.digest.update(content)
             return self._stream.write(content)
-        except OSError as fault:
+        except BaseException as fault:
             self.fault = fault
             raise
 

@@ -142,10 +142,12 @@ def test_an_empty_path_is_a_slip(option, cli):
     assert "must not be empty" in answer.stderr
 
 
-def test_a_batch_that_cannot_fit_is_told_before_it_is_tried(cli, tmp_path):
-    answer = cli(*DIGITS, "--set", "views.resize=8192", "--set", "views.crop=8192", "--dry-run")
+def test_a_batch_that_cannot_fit_is_told_before_it_is_tried(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr("gcdbench.engine.workspace.free_memory", lambda: 10_000_000)
+    answer = cli(*DIGITS, "--set", "views.resize=256", "--set", "views.crop=256", "--dry-run")
     assert answer.code == 6
-    assert "views of 8192 x 8192 pixels takes" in answer.stderr
+    assert "128 views of 256 x 256 pixels takes" in answer.stderr
+    assert "only 10 MB of memory are free" in answer.stderr
 
 
 def test_a_run_directory_that_vanishes_is_told(cli, tmp_path, monkeypatch):
