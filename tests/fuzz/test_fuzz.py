@@ -83,5 +83,6 @@ def test_every_parser_has_a_target():
     }  # fmt: skip
     # Read only what gcdbench or an installed plugin has written; damage to it is tested where they are.
     own = {"testing/trajectory.py", "report/outcome.py", "results/published.py", "cli/run_output.py", "bench/scene.py",
-           "bench/stores.py", "bench/growth.py", "report/thumbnails.py", "store/growing.py", "tracking/jsonl.py"}  # fmt: skip
+           "bench/stores.py", "bench/growth.py", "report/thumbnails.py",
+           "store/growing.py", "tracking/jsonl.py"}  # fmt: skip
     assert found - own <= covered
