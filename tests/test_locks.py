@@ -110,3 +110,18 @@ def test_a_file_system_without_locks_is_no_fault(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", no_locks)
     with locked(tmp_path / "lock", never):
         pass
+
+
+def test_the_end_of_a_lock_does_not_remove_somebody_elses(tmp_path):
+    """Its file was removed, another process made a new one: that one stays."""
+    path = tmp_path / "lock"
+    with locked(path, never, remove=True):
+        path.unlink()
+        with locked(path, never, remove=False):
+            inner = path.stat().st_ino
+            assert is_locked(path)
+    with locked(path, never, remove=True):
+        path.unlink()
+        path.write_text("another's")
+    assert path.read_text() == "another's"
+    assert inner

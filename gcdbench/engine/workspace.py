@@ -259,8 +259,8 @@ def _check(plan: Plan, config: RunConfig, data: DataSide) -> list[str]:
     bad = data.bad_items()
     if bad:
         warnings.append(
-            f"{len(bad):,} images of {data.dataset.title} cannot be read and are left out (skipped.csv in the run "
-            f"directory lists them). The first: {bad[0][1]}"
+            f"{len(bad):,} image{'s' if len(bad) > 1 else ''} of {data.dataset.title} cannot be read and "
+            f"{'are' if len(bad) > 1 else 'is'} left out (see skipped.csv in the run directory). The first: {bad[0][1]}"
         )
     rule = selection_rule(config.eval.selection)
     if rule.oracle:

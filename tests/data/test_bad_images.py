@@ -210,3 +210,76 @@ def test_folders_that_link_to_themselves_end(tmp_path):
     items = ImageFolder(tmp_path / "photos").index("train").items
     assert "dog/linked/x.png" in items
     assert len([item for item in items if item.startswith("cat/")]) <= 8 + 8 * 3
+
+
+@pytest.mark.parametrize("fault", [OSError(24, "Too many open files"), OSError(5, "Input/output error"), MemoryError()])
+def test_a_fault_of_the_machine_says_nothing_about_the_images(fault, tmp_path, monkeypatch):
+    """It stops the run, and is not remembered."""
+    from gcdbench.data.datasets import files
+
+    photos(tmp_path / "photos")
+    original = files.Image.open
+
+    def broken(path):
+        if Path(path).name == "3.png":
+            raise fault
+        return original(path)
+
+    def look():
+        config = DataConfig(on_bad_image="skip")
+        return open_data(ImageFolder, tmp_path / "photos", config, cache=tmp_path / "cache").bad_items()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.Image, "open", broken)
+        with pytest.raises(DataError, match=r"3\.png cannot be read"):
+            look()
+    assert look() == []
+
+
+def test_a_file_without_permission_is_looked_at_again(tmp_path, monkeypatch):
+    """Permissions change neither size nor time of a file."""
+    from gcdbench.data.datasets import files
+
+    photos(tmp_path / "photos")
+    monkeypatch.setattr(ImageFolder, "content_hash", lambda self, part: "")  # as for the published data sets
+    original = files.Image.open
+
+    def forbidden(path):
+        if Path(path).name == "3.png":
+            raise PermissionError(13, "Permission denied")
+        return original(path)
+
+    def look():
+        config = DataConfig(on_bad_image="skip")
+        return len(open_data(ImageFolder, tmp_path / "photos", config, cache=tmp_path / "cache").bad_items())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.Image, "open", forbidden)
+        assert look() == 3
+    assert look() == 0
+
+
+def test_a_report_of_a_run_with_images_left_out(tmp_path, cli):
+    photos(tmp_path / "photos")
+    (tmp_path / "photos/unlabelled/0.png").write_bytes(b"")
+    small = [
+        "--backbone",
+        "digits-vit",
+        "--set",
+        "views.resize=18",
+        "--set",
+        "views.crop=16",
+        "--set",
+        "train.batch_size=8",
+    ]
+    place = ("--data-root", "photos", "--cache", "cache")
+    run = ("run", "--method", "rlcd", "--dataset", "folder", "--k", "3", "--epochs", "1", *small, *place)
+    answer = cli(*run)
+    assert answer.code == 4
+    assert "--on-bad-image skip" in answer.stderr
+    answer = cli(*run, "--on-bad-image", "skip", "--json")
+    assert answer.code == 0, answer.stderr
+    assert "1 image of Image folder cannot be read and is left out" in answer.stderr
+    made = cli("report", answer.json()["runs"][0]["run_id"], "--data-root", "photos", "-o", "page.html")
+    assert made.code == 0, made.stderr
+    assert "data:image/png" in (tmp_path / "page.html").read_text()

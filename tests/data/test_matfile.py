@@ -97,3 +97,36 @@ def test_a_bomb_is_refused(tmp_path, monkeypatch):
     path.write_bytes(b"MATLAB 5.0".ljust(124) + b"\x00\x01IM" + struct.pack("<II", 15, len(packed)) + packed)
     with pytest.raises(MatError, match="too large"):
         read_variable(path, "annotations")
+
+
+def matrix(flags, dimensions):
+    """A variable 'annotations' with flags and dimensions as given: (type, bytes) each."""
+    import struct
+
+    def element(kind, content):
+        return struct.pack("<II", kind, len(content)) + content + bytes(-len(content) % 8)
+
+    body = element(*flags) + element(*dimensions) + element(1, b"annotations") + element(9, bytes(8))
+    return b"MATLAB 5.0".ljust(124) + b"\x00\x01IM" + element(14, body)
+
+
+@pytest.mark.parametrize(
+    ("flags", "dimensions"),
+    [
+        ((9, np.array([np.nan]).tobytes()), (5, bytes(8))),
+        ((6, bytes(8)), (9, np.array([np.inf, 1]).tobytes())),
+        ((6, b""), (5, bytes(8))),
+        ((6, bytes(8)), (5, np.array([-1, 1], dtype=np.int32).tobytes())),
+        ((6, bytes(8)), (5, np.full(200_000, 2**31 - 1, dtype=np.int32).tobytes())),
+    ],
+)
+def test_sizes_that_cannot_be_are_told_at_once(flags, dimensions, tmp_path, cli):
+    path = tmp_path / "stanford_cars/devkit/cars_train_annos.mat"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(matrix(flags, dimensions))
+    with pytest.raises(MatError, match="type or|impossible"):
+        read_variable(path, "annotations")
+    for command in ("split", "verify"):
+        answer = cli("data", command, "scars", "--data-root", tmp_path)
+        assert answer.code == 4
+        assert "Traceback" not in answer.stderr

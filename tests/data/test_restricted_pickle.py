@@ -114,3 +114,28 @@ def test_lists_within_lists_take_no_time(tmp_path):
         (folder / name).write_bytes(pickle.dumps(content, protocol=2))
     with pytest.raises(DataError, match="one label per row"):
         Cifar10(tmp_path).index("train")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"})" + b"\x85" * 1_000_000 + b"K\x01s.", "keys other than text"),  # hashing this would overflow the stack
+        (b"})" + b"\x85" * 1_000_000 + b"K\x01d.", "not a CIFAR batch"),
+        (b"\x80\x02c_codecs\nencode\nN}U\x0c__defaults__(K\x07ts\x86b.", "a state for something that has none"),
+        (b"\x80\x02cnumpy\nndarray\n)\x81.", "the operation"),  # NEWOBJ
+        (b"\x80\x04\x8f.", "the operation"),  # an empty set
+        (b"Pid\n.", "the operation"),  # a persistent object
+    ],
+)
+def test_towers_states_and_other_operations_are_refused(content, words, tmp_path):
+    file = tmp_path / "batch"
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=words):
+        load_batch(file)
+
+
+def test_a_number_in_the_file_reserves_no_memory(tmp_path):
+    """Nine bytes that would take four gigabytes in the unpickler written in C."""
+    file = tmp_path / "batch"
+    file.write_bytes(b"}r\xff\xff\xff\x0f.")
+    assert load_batch(file) == {}

@@ -14,6 +14,7 @@ from gcdbench.contracts import Optim
 from gcdbench.engine import checkpoint
 from gcdbench.engine.optim import CosinePerEpoch
 from gcdbench.engine.reporter import Reporter
+from gcdbench.errors import TrainingError
 from tests.engine.lanes import assert_resumed_equal
 from tests.engine.runs import start
 
@@ -189,3 +190,83 @@ def test_the_seconds_of_both_parts_count(tmp_path):
     record = start(tmp_path)[0]
     line = json.loads((Path(record.dir) / "metrics.jsonl").read_text().splitlines()[0])
     assert 1000 < line["seconds"] < 1100
+
+
+def test_notes_of_every_part_reach_the_record(tmp_path):
+    """Three processes, the second under other conditions: whoever writes the record must say so."""
+    stopped(tmp_path, at=(0, 3))
+    (folder,) = (tmp_path / "runs/rlcd/digits").iterdir()
+    state = checkpoint.load(folder)
+    checkpoint.save(folder, {**state, "made_with": {**state["made_with"], "threads": 77}})
+    stopped(tmp_path, at=(1, 3))
+    assert checkpoint.load(folder)["made_with"]["threads"] != 77
+    record = start(tmp_path)[0]
+    assert len([note for note in record.warnings if "threads 77 before" in note]) == 1
+
+
+def test_a_run_from_another_kind_of_device_goes_on(tmp_path):
+    """The state of a GPU's random numbers is shorter; the run goes on with new ones and says so."""
+    stopped(tmp_path, at=(0, 3))
+    (folder,) = (tmp_path / "runs/rlcd/digits").iterdir()
+    state = checkpoint.load(folder)
+    state["within"]["random"] = torch.zeros(16, dtype=torch.uint8)
+    state["made_with"]["device"] = "cuda (Some GPU)"
+    checkpoint.save(folder, state)
+    record = start(tmp_path)[0]
+    assert any("device cuda (Some GPU) before, cpu now" in note for note in record.warnings)
+    assert any("begin anew at step 5" in note for note in record.warnings)
+
+
+def test_switches_that_a_method_turns_stay_turned(tmp_path, monkeypatch):
+    """A method that sets a default type in one step finds it in the next, in another process too."""
+    from gcdbench_rlcd import RLCD
+
+    original, seen = RLCD.forward, []
+
+    def forward(self, batch, t):
+        seen.append((t.epoch, t.step, torch.get_default_dtype()))
+        losses = original(self, batch, t)
+        if t.step == 2:
+            torch.set_default_dtype(torch.float64)
+        return losses
+
+    monkeypatch.setattr(RLCD, "forward", forward)
+    stopped(tmp_path, at=(0, 3), epochs=1)
+    seen.clear()
+    start(tmp_path, epochs=1)
+    assert seen[0] == (0, 4, torch.float64)
+    assert torch.get_default_dtype() is torch.float32
+
+
+def test_memory_that_runs_out_while_a_checkpoint_is_read_is_no_reason_to_delete_it(tmp_path, monkeypatch):
+    stopped(tmp_path, at=(0, 3))
+
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("pretend")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "load", full)
+        with pytest.raises(TrainingError, match="Out of memory") as fault:
+            start(tmp_path)
+    assert "Delete" not in str(fault.value)
+    assert start(tmp_path)[0].metrics
+
+
+def test_a_fault_of_what_all_lanes_share_is_a_sentence(tmp_path, monkeypatch):
+    """Memory that runs out while images are cut, in the threads that read them."""
+    from gcdbench.data import stream
+
+    original, calls = stream.plan_crops, []
+
+    def cut(*arguments):
+        calls.append(1)
+        if len(calls) > 12:
+            raise MemoryError
+        return original(*arguments)
+
+    whole = start(tmp_path, where="whole")[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(stream, "plan_crops", cut)
+        with pytest.raises(TrainingError, match="Out of memory in the run of 'rlcd'"):
+            start(tmp_path)
+    assert_resumed_equal(whole, start(tmp_path)[0])
