@@ -76,6 +76,8 @@ class Runner:
             space.warnings.extend(note for note in saved["notes"] if note not in space.warnings)
             self._compare(saved["made_with"])
             compare(DataState(saved["files"]), space.data_state, space)
+        elif notes:  # there was no rehearsal, since there seemed to be a checkpoint
+            self.saves_within = False
         self.selected = Selected.restore(saved["selected"] if saved else None)
         if self.position is not None:
             self._start_stage()

@@ -31,12 +31,12 @@ def test_damaged_files_of_every_format():
 BROKEN = """
 import os, time
 from pathlib import Path
-from tests.fuzz import targets
+from tests.fuzz import own_targets, targets
 from tests.fuzz.__main__ import main
 import tests.fuzz.__main__ as driver
 driver.HANG = 2
 
-class Broken(targets.Epochs):
+class Broken(own_targets.Epochs):
     name = "broken"
     def read(self):
         ACTION

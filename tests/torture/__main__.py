@@ -17,9 +17,11 @@ from pathlib import Path
 
 import click
 
-from tests.torture import workloads
+from tests.torture import faults_in_training, workloads
 from tests.torture.faults import FAULTS, Stage, all_events
 from tests.torture.scene import Workload, digest
+
+assert faults_in_training  # its faults register themselves
 
 
 @dataclass
