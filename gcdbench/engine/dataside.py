@@ -11,6 +11,7 @@ from gcdbench.config import DataConfig
 from gcdbench.contracts import ClassSplit, Dataset, Index, IntArray
 from gcdbench.data.opened import OpenedDataset, open_dataset
 from gcdbench.data.splits import Split, index_hash, make_split, remap
+from gcdbench.engine.datastate import DataState
 from gcdbench.errors import DataError
 from gcdbench.store.folder import cache_root
 from gcdbench.store.scans import bad_images
@@ -28,6 +29,8 @@ class DataSide:
     split: Split
     test: Index | None
     """Index of the test part, if the run looks at it."""
+    state: DataState
+    """The image files as they were when the data was opened."""
     bad: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     """Per part the rows of the whole data set that were left out because their image cannot be read, and why."""
 
@@ -64,7 +67,8 @@ def open_data(
     """Read index and split. Images are not opened, unless those that cannot be read are to be left out."""
     dataset = open_dataset(dataset_class, root)
     bad: dict[str, dict[int, str]] = {}
-    for part in ("train", "test") if with_test else ("train",):
+    parts = ("train", "test") if with_test else ("train",)
+    for part in parts:
         dataset.index(part)
         if config.on_bad_image == "skip":
             bad[part] = _leave_out(dataset, part, cache_root(cache), tick)
@@ -77,7 +81,7 @@ def open_data(
         if not bad.get("train"):
             raise
         raise DataError(f"{fault} {len(bad['train'])} images that cannot be read were left out.") from fault
-    return DataSide(dataset, index, split, test, bad)
+    return DataSide(dataset, index, split, test, DataState.of(dataset, parts), bad)
 
 
 def _leave_out(dataset: OpenedDataset, part: str, cache: Path, tick: Tick | None) -> dict[int, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import islice
 
 from gcdbench.contracts import Batch, Progress
@@ -45,7 +46,7 @@ def train_together(
     """
     interrupts, pace = interrupts or Interrupts(), Pace(checkpoint_every)
     for runner in runners:
-        _attempt(runner, runner.open, reporter)
+        attempt(runner, runner.open, reporter)
     for runner in _alive(runners):
         if runner.position is None:
             _finish(runner, reporter)
@@ -64,7 +65,7 @@ def _alive(runners: Iterable[Runner]) -> list[Runner]:
     return [r for r in runners if not r.over]
 
 
-def _attempt(runner: Runner, action: Callable[[], object], reporter: Reporter) -> None:
+def attempt(runner: Runner, action: Callable[[], object], reporter: Reporter) -> None:
     """Do something for one lane; what it does wrong ends this lane alone."""
     try:
         action()
@@ -74,13 +75,13 @@ def _attempt(runner: Runner, action: Callable[[], object], reporter: Reporter) -
 
 def _finish(runner: Runner, reporter: Reporter) -> None:
     reporter.phase(f"predicting and scoring {runner.space.config.method}")
-    _attempt(runner, runner.finish, reporter)
+    attempt(runner, runner.finish, reporter)
 
 
 def _epoch(cohort: Sequence[Runner], reporter: Reporter, pace: Pace, interrupts: Interrupts) -> None:
     """One epoch of lanes that are equally far, or the rest of it; a lane joins at the step it has come to."""
     for runner in cohort:
-        _attempt(runner, lambda r=runner: r.start_epoch(len(cohort)), reporter)  # type: ignore[misc]
+        attempt(runner, partial(runner.start_epoch, len(cohort)), reporter)
     lanes = _alive(cohort)
     if not lanes:
         return
@@ -112,7 +113,7 @@ def _epoch(cohort: Sequence[Runner], reporter: Reporter, pace: Pace, interrupts:
     finally:
         stream.close()
     for runner in lanes:
-        _attempt(runner, lambda r=runner: r.end_epoch(interrupts.deferred()), reporter)  # type: ignore[misc]
+        attempt(runner, partial(runner.end_epoch, interrupts.deferred()), reporter)
     pace.reset()
     if t is not None and _alive(lanes):
         reporter.epoch(t, _alive(lanes))
@@ -124,14 +125,14 @@ def _save(lanes: Sequence[Runner], reporter: Reporter, pace: Pace, interrupts: I
     with interrupts.deferred():
         for runner in lanes:
             if runner.saves_within:
-                _attempt(runner, runner.save_within, reporter)
+                attempt(runner, runner.save_within, reporter)
     pace.reset(time.monotonic() - started)
 
 
 def _step(runner: Runner, plan: ViewPlan, batch: Batch, step: int, reporter: Reporter) -> Batch:
     """A step of one lane. The batch belongs to all: a lane that writes into it is stopped, and the batch made anew."""
     before = _versions(batch)
-    _attempt(runner, lambda: runner.step(batch, step), reporter)
+    attempt(runner, lambda: runner.step(batch, step), reporter)
     if _versions(batch) == before:
         return batch
 
@@ -142,7 +143,7 @@ def _step(runner: Runner, plan: ViewPlan, batch: Batch, step: int, reporter: Rep
         )
 
     if not runner.over:
-        _attempt(runner, blame, reporter)
+        attempt(runner, blame, reporter)
     return next(batches(runner.space, [plan]))[1]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from gcdbench.engine.device import Compute, choose_device
 from gcdbench.engine.disk import require_room
 from gcdbench.engine.groups import MAX_LANES, trunk_groups
 from gcdbench.engine.interrupts import Interrupts
-from gcdbench.engine.loop import CHECKPOINT_EVERY, train_together
+from gcdbench.engine.loop import CHECKPOINT_EVERY, attempt, train_together
 from gcdbench.engine.rehearsal import Rehearsal
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.request import Plan, RunRequest, plan
@@ -226,28 +227,12 @@ def _begin(runner: Runner, held: ExitStack, force: bool, reporter: Reporter) -> 
 
 def _check(runners: Sequence[Runner], place: Place, reporter: Reporter, force: bool) -> None:
     """Try everything that could fail later, then write what says that this is a run, and make the stores."""
-    rehearsal: Rehearsal | None = None
-    for runner in runners:
-        space, folder = runner.space, runner.folder
-        try:
-            if force or not folder.has_checkpoint:
-                reporter.phase(f"checking {space.config.method}")
-                rehearsal = rehearsal or Rehearsal(space)
-                only_at_ends = rehearsal.of(space, folder.path)
-                if only_at_ends is not None:
-                    runner.saves_within = False
-                    reporter.warn(only_at_ends)
-        except Exception as fault:  # of this run alone; the others go on
-            reporter.dropped(space, runner.stop(fault))
-    del rehearsal
+    fresh = [runner for runner in runners if force or not runner.folder.has_checkpoint]
+    _rehearse(fresh, reporter)
     try:
-        require_room([r.space for r in _alive(runners) if force or not r.folder.has_checkpoint], place.runs)
+        require_room([runner.space for runner in _alive(fresh)], place.runs)
         for runner in _alive(runners):
-            if force:  # only now that the new run is known to work
-                runner.folder.clear()
-                runner.folder.open()
-                runner.folder.log("start anew")
-            _describe(runner)
+            attempt(runner, partial(_describe, runner, force), reporter)
         if _alive(runners):
             make_stores(runners[0].space, reporter)
     except Exception as fault:  # the disk, the images, memory: what all of them need
@@ -255,9 +240,29 @@ def _check(runners: Sequence[Runner], place: Place, reporter: Reporter, force: b
             reporter.dropped(runner.space, runner.stop(fault))
 
 
-def _describe(runner: Runner) -> None:
+def _rehearse(runners: Sequence[Runner], reporter: Reporter) -> None:
+    if not runners:
+        return
+    rehearsal = Rehearsal(runners[0].space)
+
+    def rehearse(runner: Runner) -> None:
+        only_at_ends = rehearsal.of(runner.space, runner.folder.path)
+        if only_at_ends is not None:
+            runner.saves_within = False
+            reporter.warn(only_at_ends)
+
+    for runner in runners:
+        reporter.phase(f"checking {runner.space.config.method}")
+        attempt(runner, partial(rehearse, runner), reporter)
+
+
+def _describe(runner: Runner, force: bool) -> None:
     """What makes the directory a run: its config, and the images it goes without."""
     space, folder = runner.space, runner.folder
+    if force:  # only now that the new run is known to work
+        folder.clear()
+        folder.open()
+        folder.log("start anew")
     config = {**space.config.as_dict(), "sources": dict(space.resolved.sources), "run_id": space.run_id}
     folder.write_config(config)
     if space.data.bad_items():

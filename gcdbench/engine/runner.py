@@ -75,7 +75,7 @@ class Runner:
             self.saves_within = saved["saves_within"]
             space.warnings.extend(note for note in saved["notes"] if note not in space.warnings)
             self._compare(saved["made_with"])
-            compare(DataState(saved["files"]), space.data_state, space)
+            compare(DataState(saved["files"]), space.data.state, space)
         elif notes:  # there was no rehearsal, since there seemed to be a checkpoint
             self.saves_within = False
         self.selected = Selected.restore(saved["selected"] if saved else None)
@@ -192,7 +192,7 @@ class Runner:
         lane, stage = self._lane, self.stages[self.stage_number]
         self.latest = lane.means()
         lane.require_finite(self.steps_done - 1)
-        self.space.data_state.check(self.space)
+        self.space.data.state.check(self.space)
         line: dict[str, Any] = {
             "stage": stage.name,
             "epoch": self.epoch + 1,
@@ -241,7 +241,7 @@ class Runner:
             {
                 "run": self.space.run_id,
                 "made_with": _made_with(self.space),
-                "files": self.space.data_state.files,
+                "files": self.space.data.state.files,
                 "notes": list(self.space.warnings),
                 "stage": self.stage_number,
                 "epoch": self.epoch,
@@ -268,7 +268,7 @@ class Runner:
         started = time.monotonic()
         rows = space.config.eval.rows
         prediction = self.selected.prediction if self.selected else predict(space, method, rows)
-        space.data_state.check(space)
+        space.data.state.check(space)
         self._require_folder()
         truth = space.truth(rows)
         folder.write_predictions(space.scored_rows(rows), prediction, None if truth is None else truth.target)

@@ -17,7 +17,6 @@ from gcdbench.config import BackboneConfig, DataConfig, Resolved, RunConfig, Sto
 from gcdbench.contracts import Dataset, Evaluator, IntArray, Method, Task, Truth
 from gcdbench.data.sampler import BalancedSampler
 from gcdbench.engine.dataside import DataSide, Tick, open_data
-from gcdbench.engine.datastate import DataState
 from gcdbench.engine.device import Compute, free_memory
 from gcdbench.engine.faults import plugin_call
 from gcdbench.engine.pool import ImagePool
@@ -99,7 +98,6 @@ class Workspace:
     shelf: Shelf
     sampler: BalancedSampler
     evaluators: list[Evaluator]
-    data_state: DataState
     warnings: list[str] = field(default_factory=list)
     timings: dict[str, float] = field(default_factory=dict)
 
@@ -220,9 +218,8 @@ def prepare(
     warnings += broken
     for message in warnings if warn else ():
         warn(message)  # type: ignore[misc]
-    state = DataState.of(data.dataset, data.parts)
     space = Workspace(
-        plan, resolved, data, backbone, info, compute, source, shelf, sampler, evaluators, state, warnings=warnings
+        plan, resolved, data, backbone, info, compute, source, shelf, sampler, evaluators, warnings=warnings
     )
     space.timings["prepare"] = time.monotonic() - started
     return space
