@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from gcdbench.engine.faults import plugin_call
 from gcdbench.errors import GcdbenchError
 from gcdbench.store.folder import spoken_size
 
@@ -36,8 +37,9 @@ def state_bytes(state: Any) -> int:
 def run_bytes(space: Workspace) -> int:
     """About what a run directory takes at most, from the size of the method's weights and their momentum."""
     method = space.method()
-    trained = sum(p.numel() * p.element_size() for _, p in method.trained_parameters())
-    checkpoint = state_bytes(method.state_dict()) + trained
+    with plugin_call(space.config.method, "state_dict"):
+        trained = sum(p.numel() * p.element_size() for _, p in method.trained_parameters())
+        checkpoint = state_bytes(method.state_dict()) + trained
     index = space.data.index if space.config.eval.rows == "unlabelled" else space.data.test
     names = 0 if index is None else sum(map(len, index.items))
     return GENERATIONS * checkpoint + names + PER_ROW * len(space.data.index) + FIXED
@@ -50,12 +52,12 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def require_room(spaces: Sequence[Workspace], folder: Path) -> None:
-    """Stop before training if runs that train together will not fit on the disk of a folder."""
-    needed, free = sum(run_bytes(space) for space in spaces), free_bytes(folder)
+def require_room(sizes: Sequence[int], folder: Path) -> None:
+    """Stop before training if runs of these sizes will not fit on the disk of a folder."""
+    needed, free = sum(sizes), free_bytes(folder)
     if needed > free:
         raise GcdbenchError(
-            f"{len(spaces)} run{'s' if len(spaces) > 1 else ''} would take {spoken_size(needed)} for checkpoints and "
+            f"{len(sizes)} run{'s' if len(sizes) > 1 else ''} would take {spoken_size(needed)} for checkpoints and "
             f"predictions, but the disk of {folder} has only {spoken_size(free)} free. Free some space, or choose "
             "another folder with --runs."
         )

@@ -76,7 +76,8 @@ def describe_plan(space: Workspace, runs: Path) -> dict[str, Any]:
     method = space.method()
     steps = space.sampler.steps
     epochs = sum(stage.epochs for stage in stages_of(space, method))
-    require_room([space], runs)
+    disk = run_bytes(space)
+    require_room([disk], runs)
     space.compute.start_measuring()
     per_step = step_time(space).total
     rehearse(space)
@@ -106,7 +107,7 @@ def describe_plan(space: Workspace, runs: Path) -> dict[str, Any]:
         "estimated_training_seconds": round(per_step * steps * epochs, 1),
         "device": space.compute.describe(),
         "memory_bytes": space.compute.peak_memory(),
-        "disk_bytes": run_bytes(space),
+        "disk_bytes": disk,
         "disk_free_bytes": free_bytes(runs),
         "stores": planned_stores(space),
         "presets": list(space.resolved.presets),

@@ -134,7 +134,7 @@ class Rehearsal:
         try:
             theirs = copy.step(batch, 0, STEPS)
         except PluginError as fault:
-            return f"The method '{name}' cannot go on in the middle of an epoch ({fault.__cause__}), {only}"
+            return f"The method '{name}' cannot go on in the middle of an epoch ({fault}), {only}"
         changed = _unequal(scene, copy, ours, theirs)
         return None if changed is None else f"Continued in the middle of an epoch, '{name}' differs ({changed}), {only}"
 
@@ -150,7 +150,7 @@ class Rehearsal:
                 if each is scene:
                     raise
                 raise PluginError(
-                    f"The method '{each.lane.name}' could not go on from its checkpoint: {fault.__cause__}; {_STATE}."
+                    f"The method '{each.lane.name}' could not go on from its checkpoint: {fault}; {_STATE}."
                 ) from fault
         changed = _unequal(scene, copy, *results)
         if changed is not None:

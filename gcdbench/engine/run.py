@@ -11,7 +11,7 @@ from typing import Any
 
 from gcdbench.data.locate import data_root as choose_root
 from gcdbench.engine.device import Compute, choose_device
-from gcdbench.engine.disk import require_room
+from gcdbench.engine.disk import require_room, run_bytes
 from gcdbench.engine.groups import MAX_LANES, trunk_groups
 from gcdbench.engine.interrupts import Interrupts
 from gcdbench.engine.loop import CHECKPOINT_EVERY, attempt, train_together
@@ -228,9 +228,9 @@ def _begin(runner: Runner, held: ExitStack, force: bool, reporter: Reporter) -> 
 def _check(runners: Sequence[Runner], place: Place, reporter: Reporter, force: bool) -> None:
     """Try everything that could fail later, then write what says that this is a run, and make the stores."""
     fresh = [runner for runner in runners if force or not runner.folder.has_checkpoint]
-    _rehearse(fresh, reporter)
+    sizes = _rehearse(fresh, reporter)
     try:
-        require_room([runner.space for runner in _alive(fresh)], place.runs)
+        require_room(sizes, place.runs)
         for runner in _alive(runners):
             attempt(runner, partial(_describe, runner, force), reporter)
         if _alive(runners):
@@ -240,20 +240,23 @@ def _check(runners: Sequence[Runner], place: Place, reporter: Reporter, force: b
             reporter.dropped(runner.space, runner.stop(fault))
 
 
-def _rehearse(runners: Sequence[Runner], reporter: Reporter) -> None:
+def _rehearse(runners: Sequence[Runner], reporter: Reporter) -> list[int]:
+    """Rehearse each run, whose faults are its own; what those that work will take on the disk."""
     if not runners:
-        return
-    rehearsal = Rehearsal(runners[0].space)
+        return []
+    rehearsal, sizes = Rehearsal(runners[0].space), []
 
     def rehearse(runner: Runner) -> None:
         only_at_ends = rehearsal.of(runner.space, runner.folder.path)
         if only_at_ends is not None:
             runner.saves_within = False
             reporter.warn(only_at_ends)
+        sizes.append(run_bytes(runner.space))
 
     for runner in runners:
         reporter.phase(f"checking {runner.space.config.method}")
         attempt(runner, partial(rehearse, runner), reporter)
+    return sizes
 
 
 def _describe(runner: Runner, force: bool) -> None:

@@ -283,3 +283,24 @@ def test_force_keeps_the_old_run_until_the_new_one_is_known_to_work(tmp_path, mo
             start(tmp_path, epochs=1, force=True)
     assert start(tmp_path, epochs=1)[0].finished == record.finished
     assert (Path(record.dir) / "predictions.npz").is_file()
+
+
+@pytest.mark.parametrize("calls", range(1, 6))
+def test_state_dict_that_fails_at_any_call_ends_its_own_lane_only(calls, tmp_path, monkeypatch, small_projector):
+    from gcdbench_rlcd import RLCD
+
+    original, seen = RLCD.state_dict, []
+
+    def fail(self, *rest, **more):
+        if self.config.pseudo_base != "predicted":
+            seen.append(1)
+            if len(seen) >= calls:
+                oops()
+        return original(self, *rest, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RLCD, "state_dict", fail)
+        with pytest.raises(PluginError, match="1 of 2 runs failed") as fault:
+            together(tmp_path, "rlcd:released,rlcd", epochs=1)
+    assert "failed in state_dict: ZeroDivisionError: oops" in str(fault.value)
+    assert_equal_runs(alone(tmp_path, "rlcd", "lanes", epochs=1), alone(tmp_path, "rlcd", epochs=1))
