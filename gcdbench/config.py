@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from gcdbench.coercion import coerce
-from gcdbench.errors import UsageError, nearest
+from gcdbench.errors import GcdbenchError, PluginError, UsageError, nearest
 from gcdbench.files import not_a_file
 from gcdbench.sections import BackboneConfig, DataConfig, EvalConfig, StoreConfig, TrainConfig, ViewConfig
 
@@ -132,10 +132,23 @@ def resolve(
             section, name = key.split(".", 1)
             values[section][name] = coerce(value, types_of[section][name], key, layer.source)
             sources[key] = layer.source
-    built = {section: cls(**values[section]) for section, cls in classes.items()}
+    built = {section: cls(**values[section]) for section, cls in SECTIONS.items()}
+    built["method"] = _plugin_config(method, method_config, values["method"])
     plugin = built.pop("method")
     config = RunConfig(method=method, dataset=dataset, recipe=recipe, seed=seed, method_config=plugin, **built)
     return Resolved(config, sources, tuple(presets))
+
+
+def _plugin_config(method: str, config: type, values: Mapping[str, Any]) -> Any:
+    """The plugin's own settings; a ValueError is how it refuses one."""
+    try:
+        return config(**values)
+    except GcdbenchError:
+        raise
+    except ValueError as fault:
+        raise UsageError(f"The method '{method}' refuses its settings: {fault}") from fault
+    except Exception as fault:
+        raise PluginError(f"The method '{method}' failed in Config: {type(fault).__name__}: {fault}") from fault
 
 
 def flat_config(tree: Mapping[str, Any]) -> dict[str, Any]:

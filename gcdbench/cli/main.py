@@ -90,6 +90,9 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+    except MemoryError:
+        _say("Out of memory. Lower train.batch_size or eval.batch_size, or close other programs.")
+        sys.exit(6)
     except OSError as fault:
         _say(f"{fault}." if fault.filename is None else f"{fault.filename}: {fault.strerror}.")
         sys.exit(1)

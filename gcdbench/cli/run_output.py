@@ -68,7 +68,7 @@ def _print_discovery(record: Record, title: str) -> None:
     out().print(f"Every image with its group: {table}", markup=False, soft_wrap=True)
 
 
-_APART = ("config", "sources", "presets", "stores")
+_APART = ("config", "sources", "presets", "stores", "notes")
 """Parts of a plan that are printed below its table."""
 
 
@@ -92,6 +92,8 @@ def print_plans(plans: Sequence[dict[str, Any]], as_json: bool) -> None:
         )
         for name, state in plan["stores"].items():
             console.print(f"Store of {name}: {state}.", markup=False, soft_wrap=True)
+        for note in plan["notes"]:
+            console.print(f"Note: {note}", markup=False, soft_wrap=True)
         for preset in plan["presets"]:
             console.print(f"Preset: {preset}", markup=False, soft_wrap=True)
     flat = flat_config(plans[0]["config"])

@@ -97,11 +97,18 @@ def unpack(archive: Path, folder: Path) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=folder) as name:
             with tarfile.open(archive) as tar:
-                tar.extractall(name, filter="data")
+                tar.extractall(name, filter=_inside)
             for entry in sorted(Path(name).iterdir()):
                 _move(entry, folder / entry.name)
     except (tarfile.TarError, OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as fault:
         raise DataError(f"The archive {archive} cannot be unpacked: {fault}.") from fault
+
+
+def _inside(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+    """Python's own filter, which would make an absolute name a relative one; nobody writes such archives by mistake."""
+    if member.name.startswith(("/", "\\")):
+        raise tarfile.AbsolutePathError(member)
+    return tarfile.data_filter(member, folder)
 
 
 def _move(entry: Path, target: Path) -> None:

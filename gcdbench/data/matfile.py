@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
-MAX_BYTES = 1 << 28
-"""A compressed part may not unpack to more than this."""
+MAX_BYTES = 1 << 26
+"""Neither the file nor what a compressed part unpacks to may be larger; the published ones take a tenth of it."""
+MAX_ELEMENTS = 1_000_000
+"""Of one cell or struct array."""
 MAX_DEPTH = 8
 """Cells and structs within each other."""
 
@@ -85,6 +87,8 @@ class _Reader:
 
 def read_variable(path: Path, name: str) -> Any:
     """A variable: numbers as an array, text as str, cells as a list, structs as a list of dictionaries."""
+    if path.stat().st_size > MAX_BYTES:
+        raise MatError(f"it is larger than {MAX_BYTES:,} bytes")
     data = path.read_bytes()
     if data[:10] == b"MATLAB 7.3" or data[:4] == b"\x89HDF":
         raise MatError("it is a MATLAB 7.3 file; save it with `save -v7`")
@@ -157,7 +161,7 @@ def _structs(reader: _Reader, count: int, depth: int) -> list[dict[str, Any]]:
 
 def _as_many(count: int, reader: _Reader) -> range:
     """So many elements, if there is room for them: each takes eight bytes at least."""
-    if count > (len(reader.data) - reader.place) // 8:
+    if count > min(MAX_ELEMENTS, (len(reader.data) - reader.place) // 8):
         raise MatError("it claims more elements than it holds")
     return range(count)
 

@@ -24,7 +24,9 @@ def _refuse(what: str) -> pickle.UnpicklingError:
 
 
 def _text(value: Any) -> str:
-    return value.decode("latin1") if isinstance(value, bytes) else str(value)
+    if not isinstance(value, bytes | str):
+        raise _refuse("something else where text should be")
+    return value.decode("latin1") if isinstance(value, bytes) else value
 
 
 class _Fixed:
@@ -165,8 +167,10 @@ def load_batch(path: Path) -> dict[bytes, Any]:
     """The dictionary of a CIFAR batch file, keys as bytes."""
     try:
         content = _Restricted(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-    except FileNotFoundError as fault:
-        raise DataError(f"The file {path} does not exist.") from fault
+    except OSError as fault:
+        raise DataError(f"The file {path} cannot be read: {fault.strerror or fault}.") from fault
+    except MemoryError as fault:
+        raise DataError(f"The file {path} does not fit into memory.") from fault
     except Exception as fault:  # a damaged pickle can raise almost anything; none of it is our fault
         raise DataError(f"The file {path} is not a CIFAR batch: {type(fault).__name__}: {fault}.") from fault
     if not isinstance(content, dict):

@@ -114,7 +114,7 @@ def _planned(
         # Steps of one method on one backbone cost about the same whatever its weights are: measured once.
         key = (config.method, config.recipe, config.dataset, config.backbone, config.train.batch_size, config.views)
         if key not in times:
-            times[key] = step_time(space)
+            times[key], _ = step_time(space)
         epochs = sum(stage.epochs for stage in stages_of(space, space.method())) - len(folder.epochs())
         seconds = (times[key].trunk / lanes + times[key].own) * space.sampler.steps * max(0, epochs)
     return PlannedRun(

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from gcdbench.engine.workspace import Workspace
 
 
+class DataChanged(DataError):
+    """The image files are not those the run began with: what it has learnt from them since must not be kept."""
+
+
 @dataclass(frozen=True)
 class DataState:
     """Hash of the image files of each part when the run was prepared; see `Dataset.files_hash`."""
@@ -41,7 +45,7 @@ def compare(before: DataState, now: DataState, space: Workspace) -> None:
         if was == found or not was or not found:
             continue
         if _sizes(was) != _sizes(found):
-            raise DataError(
+            raise DataChanged(
                 f"The image files of {title} ({part}) have changed since this run began: its result would belong to "
                 "neither data set. Put the files back and give the same command again, or start anew with --force."
             )

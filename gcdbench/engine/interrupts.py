@@ -38,6 +38,9 @@ class Interrupts:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
+        if self._pending is not None:  # what was to be done whole has failed meanwhile; the wish to stop remains
+            number, self._pending = self._pending, None
+            raise _interruption(number)
 
     @contextmanager
     def deferred(self) -> Iterator[None]:

@@ -85,11 +85,12 @@ class Lane:
             self.scaler.scale(total).backward()
         with plugin_call(self.name, "active"):
             active = self.method.active(t)
-        for name, optim in self.optims.items():
-            if active is None or name in active:
-                with plugin_call(self.name, "optimizer.step"):
-                    self.scaler.step(optim.optimizer)
-        self.scaler.update()
+        stepping = [optim for name, optim in self.optims.items() if active is None or name in active]
+        for optim in stepping:
+            with plugin_call(self.name, "optimizer.step"):
+                self.scaler.step(optim.optimizer)
+        if stepping:  # without a step there is no overflow to judge the scale by
+            self.scaler.update()
         self._accumulate(losses, total, t.step)
         with plugin_call(self.name, "on_step_end"), torch.no_grad():
             self.method.on_step_end(batch, t)

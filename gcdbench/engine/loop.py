@@ -107,7 +107,7 @@ def _epoch(cohort: Sequence[Runner], reporter: Reporter, pace: Pace, interrupts:
                 if not lanes:
                     break
     except Exception as fault:  # the images or the trunk, which all of them need
-        for runner in lanes:
+        for runner in _alive(lanes):
             reporter.dropped(runner.space, runner.stop(fault))
         return
     finally:

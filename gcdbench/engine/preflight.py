@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gcdbench.contracts import Progress
 from gcdbench.engine.disk import free_bytes, require_room, run_bytes
 from gcdbench.engine.feed import batches, first_plans
-from gcdbench.engine.lane import Lane
 from gcdbench.engine.rehearsal import Rehearsal
 from gcdbench.engine.run import directory, status
-from gcdbench.engine.seeding import fenced_rng, generator
 from gcdbench.engine.stages import stages_of
 from gcdbench.engine.stores import planned_stores
 from gcdbench.engine.workspace import Workspace
@@ -37,35 +34,20 @@ class StepTime:
         return self.trunk + self.own
 
 
-def step_time(space: Workspace) -> StepTime:
-    """Time of the faster of two steps with a throw-away method and fresh views; what fails in a step fails here."""
-    method = space.method()
-    stages = stages_of(space, method)
+def step_time(space: Workspace) -> tuple[StepTime, str | None]:
+    """Time of the faster of two steps, from a rehearsal: what would fail in a run fails here. And what it noted."""
+    stages = stages_of(space, space.method())
     if not stages:
-        return StepTime(0.0, 0.0)
-    lane = Lane(space.config.method, method, space.compute)
-    lane.start_stage(stages[0])
-    trunk = own = float("inf")
-    random = generator(space.config.seed, "preflight", device=space.compute.device)
-    with fenced_rng(space.config.seed, "preflight"):
-        started = time.monotonic()
-        for step, (_, batch) in enumerate(batches(space, first_plans(space, stages[0], STEPS))):
-            space.compute.wait()
-            arrived = time.monotonic()
-            t = Progress(stages[0].name, 0, stages[0].epochs, step, space.sampler.steps, random)
-            if step == 0:
-                lane.start_epoch(t)
-            lane.step(batch, t)
-            lane.means()
-            done = time.monotonic()
-            trunk, own, started = min(trunk, arrived - started), min(own, done - arrived), done
-    return StepTime(trunk, own)
-
-
-def rehearse(space: Workspace) -> None:
-    """What a real run tries before it trains, in a folder of its own."""
+        return StepTime(0.0, 0.0), None
+    trunk = float("inf")
+    started = time.monotonic()
+    for _ in batches(space, first_plans(space, stages[0], STEPS)):
+        space.compute.wait()
+        trunk, started = min(trunk, time.monotonic() - started), time.monotonic()
+    rehearsal = Rehearsal()
     with tempfile.TemporaryDirectory(prefix="gcdbench-") as folder:
-        Rehearsal(space).of(space, Path(folder))
+        note = rehearsal.of(space, Path(folder))
+    return StepTime(trunk, rehearsal.step_seconds), note
 
 
 def describe_plan(space: Workspace, runs: Path) -> dict[str, Any]:
@@ -79,8 +61,8 @@ def describe_plan(space: Workspace, runs: Path) -> dict[str, Any]:
     disk = run_bytes(space)
     require_room([disk], runs)
     space.compute.start_measuring()
-    per_step = step_time(space).total
-    rehearse(space)
+    taken, note = step_time(space)
+    per_step = taken.total
     trunk = sum(p.numel() for p in space.backbone.trunk.parameters())
     return {
         "method": config.method,
@@ -110,6 +92,7 @@ def describe_plan(space: Workspace, runs: Path) -> dict[str, Any]:
         "disk_bytes": disk,
         "disk_free_bytes": free_bytes(runs),
         "stores": planned_stores(space),
+        "notes": [*space.warnings, *([] if note is None else [note])],
         "presets": list(space.resolved.presets),
         "config": config.as_dict(),
         "sources": dict(space.resolved.sources),

@@ -189,6 +189,7 @@ def _train_group(
             for runner in sorted(runners, key=lambda r: r.space.run_id):
                 _begin(runner, held, force, reporter)
             _check(_alive(runners), place, reporter, force)
+            group[0].compute.start_measuring()
             train_together(_alive(runners), reporter, place.checkpoint_every, interrupts)
         except BaseException as fault:
             for runner in _alive(runners):
@@ -222,7 +223,6 @@ def _begin(runner: Runner, held: ExitStack, force: bool, reporter: Reporter) -> 
         folder.log(f"start, device {space.compute.describe()}")
     except (OSError, GcdbenchError) as fault:
         reporter.dropped(space, runner.stop(fault))
-    space.compute.start_measuring()
 
 
 def _check(runners: Sequence[Runner], place: Place, reporter: Reporter, force: bool) -> None:
@@ -242,15 +242,14 @@ def _check(runners: Sequence[Runner], place: Place, reporter: Reporter, force: b
 
 def _rehearse(runners: Sequence[Runner], reporter: Reporter) -> list[int]:
     """Rehearse each run, whose faults are its own; what those that work will take on the disk."""
-    if not runners:
-        return []
-    rehearsal, sizes = Rehearsal(runners[0].space), []
+    rehearsal: Rehearsal = Rehearsal()
+    sizes: list[int] = []
 
     def rehearse(runner: Runner) -> None:
-        only_at_ends = rehearsal.of(runner.space, runner.folder.path)
-        if only_at_ends is not None:
+        note = rehearsal.of(runner.space, runner.folder.path)
+        if note is not None:
             runner.saves_within = False
-            reporter.warn(only_at_ends)
+            reporter.warn(note)
         sizes.append(run_bytes(runner.space))
 
     for runner in runners:

@@ -12,7 +12,7 @@ import torch
 
 from gcdbench.contracts import Batch, Progress, Stage
 from gcdbench.engine import checkpoint
-from gcdbench.engine.datastate import DataState, compare
+from gcdbench.engine.datastate import DataChanged, DataState, compare
 from gcdbench.engine.evidence import write_evidence
 from gcdbench.engine.faults import forget_frames, plugin_call, told
 from gcdbench.engine.lane import Lane, NotFinite
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from gcdbench.results.record import Record
     from gcdbench.results.rundir import RunDirectory
 
+_TAINTED = (PluginError, DataChanged)
+"""Faults after which a run must not be saved as it stands: its last steps cannot be trusted."""
 LOOK = 2.0
 """Seconds between looks at the losses within an epoch; each look waits for the device."""
 
@@ -222,6 +224,7 @@ class Runner:
 
     def save_within(self) -> None:
         """A checkpoint in the middle of an epoch, from which the run goes on exactly where it stands."""
+        self.space.data.state.check(self.space)
         self._lane.means()  # raises if a loss was not finite since the last look
         self._lane.require_finite(self.steps_done - 1)
         self._save(
@@ -290,13 +293,15 @@ class Runner:
     def stop(self, fault: BaseException) -> GcdbenchError:
         """The run ends here, saved as it stands if it is whole. Call it where the fault is being handled."""
         if self.begun:
-            with suppress(OSError):  # a full disk may be the very reason
+            with suppress(Exception):  # a full disk may be the very reason; nothing here may hurt the other lanes
                 self.folder.log(f"stopped: {type(fault).__name__}: {fault}\n{traceback.format_exc()}")
         name = self.space.config.method
         if isinstance(fault, NotFinite) and self.lane is not None:
-            with suppress(OSError):
+            with suppress(Exception):
                 fault.args = (f"{fault} {write_evidence(self, fault)}",)
-        elif self._resting and self.steps_done and self.saves_within and not isinstance(fault, PluginError):
+        elif (
+            self._resting and self.steps_done and self.saves_within and not isinstance(fault, PluginError | DataChanged)
+        ):
             self._save_before_stopping()
         if isinstance(fault, Exception):
             self.fault = told(fault, name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,9 +21,8 @@ def difference(one: Any, two: Any, where: str = "state") -> str | None:
             return where
         pairs = enumerate(zip(one, two, strict=True))
         return next((d for i, (a, b) in pairs if (d := difference(a, b, f"{where}.{i}"))), None)
-    if isinstance(one, np.ndarray) or isinstance(two, np.ndarray):
-        return None if np.array_equal(one, two) else where
-    return None if one is two or one == two else where
+    both_nan = isinstance(one, float) and isinstance(two, float) and one != one and two != two
+    return None if both_nan or one is two or one == two else where
 
 
 def _same(one: Tensor, two: Tensor) -> bool:

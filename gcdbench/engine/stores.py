@@ -139,7 +139,8 @@ def _eval_tokens(space: Workspace, part: str, reporter: Reporter) -> TokenStore:
         tick = _ticker(reporter, f"computing {part} tokens")
 
         def parts(first: int) -> Iterator[Tensor]:
-            return (tokens for _, tokens in source.chunks(part, range(first // CHUNK, -(-total // CHUNK))))
+            yield from (tokens for _, tokens in source.chunks(part, range(first // CHUNK, -(-total // CHUNK))))
+            space.data.state.check(space)  # a store must not outlive images that have changed meanwhile
 
         write_tokens(store, what, total, source.token_shape(), dtype, parts, reporter.announce, tick)
     return TokenStore(store)
@@ -158,6 +159,7 @@ def _train_tokens(space: Workspace, reporter: Reporter) -> TokenStore:
         for plan, tokens in source.stream("train", islice(plans, first // (count * CHUNK), None)):
             # View-major to row-major: all views of a row lie side by side.
             yield tokens.view(count, len(plan.rows), *tokens.shape[1:]).transpose(0, 1).flatten(0, 1)
+        space.data.state.check(space)
 
     if store.description() is None:
         what = f"{dtype} tokens of {count} training views of {total:,} images of {space.data.dataset.title}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
@@ -88,7 +89,12 @@ class TokenSource:
     def training(self, plans: Iterable[ViewPlan]) -> Iterator[tuple[ViewPlan, Tensor]]:
         """The same for training rows; plans of stored views are read instead of computed."""
         store, count = self.stored_views, self.views_per_row
-        if store is None:
+        queue = iter(plans)
+        first = next(queue, None)
+        if first is None:
+            return
+        plans = itertools.chain([first], queue)
+        if store is None or first.stored is None:
             yield from self.stream("train", plans)
             return
 

@@ -18,7 +18,7 @@ from gcdbench.contracts import Dataset, Evaluator, IntArray, Method, Task, Truth
 from gcdbench.data.sampler import BalancedSampler
 from gcdbench.engine.dataside import DataSide, Tick, open_data
 from gcdbench.engine.device import Compute, free_memory
-from gcdbench.engine.faults import plugin_call
+from gcdbench.engine.faults import memory_error, out_of_memory, plugin_call
 from gcdbench.engine.pool import ImagePool
 from gcdbench.engine.request import Plan
 from gcdbench.engine.seeding import fenced_rng, generator
@@ -208,7 +208,12 @@ def prepare(
     warnings = _check(plan, config, data)
     backbone, info = cache.backbone(config.backbone, config.views.crop, config.seed)
     require_memory(config, backbone)
-    backbone.to(compute.device)
+    try:
+        backbone.to(compute.device)
+    except RuntimeError as fault:
+        if not out_of_memory(fault):
+            raise
+        raise memory_error("loading the backbone") from fault
     train = config.train
     source = cache.source(
         data, backbone, config.views, compute, config.store, shelf, train.micro_batch, train.compile, workers

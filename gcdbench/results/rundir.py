@@ -73,7 +73,7 @@ class RunDirectory:
 
     def log(self, message: str) -> None:
         """Append a line with the time to log.txt."""
-        with (self.path / "log.txt").open("a", encoding="utf-8") as stream:
+        with (self.path / "log.txt").open("a", encoding="utf-8", errors="backslashreplace") as stream:
             stream.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {message}\n")
 
     def epochs(self) -> list[dict[str, Any]]:

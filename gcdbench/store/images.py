@@ -19,6 +19,7 @@ from gcdbench.contracts import Dataset
 from gcdbench.data.decoding import decoded
 from gcdbench.data.images import Pixels, resized
 from gcdbench.data.splits import index_hash
+from gcdbench.errors import DataError
 from gcdbench.store.folder import ReadPages, StoreFolder, Tell, damaged, read_array, require_size, write_array
 from gcdbench.store.growing import Growing
 
@@ -71,7 +72,7 @@ def estimate(dataset: Dataset, part: str, resize: int) -> int:
 
 def pack(store: StoreFolder, dataset: Dataset, part: str, resize: int, tell: Tell, tick: Tick | None = None) -> None:
     """Write the store with all cores, unless it is there."""
-    count = len(dataset.index(part))
+    count, before = len(dataset.index(part)), dataset.files_hash(part)
 
     def fill(folder: Path) -> dict[str, Any]:
         with Growing(folder, PIXELS, ENTRY) as growing:
@@ -81,6 +82,8 @@ def pack(store: StoreFolder, dataset: Dataset, part: str, resize: int, tell: Tel
                 growing.mark()
                 if tick is not None:
                     tick(growing.rows, count)
+        if dataset.files_hash(part) != before:
+            raise DataError(f"The image files of {dataset.title} ({part}) have changed while they were packed: again.")
         pixels = growing.bytes // 3
         return {"images": count, "pixels": pixels, "index_sha256": write_array(folder / INDEX, growing.finish())}
 

@@ -90,6 +90,18 @@ def test_names_that_are_no_text(cli, tmp_path):
     assert cli(*DIGITS, "--runs", weird, "--json").code == 0
 
 
+def test_a_bad_image_whose_name_is_no_text(cli, tmp_path):
+    bad = os.fsencode(photos(tmp_path) / "unlabelled") + b"/bad\xff.png"
+    with open(bad, "wb"):
+        pass
+    answer = cli(*RUN)
+    assert answer.code == 4
+    assert "bad\\xff.png cannot be read" in answer.stderr
+    assert "Traceback" not in answer.stderr
+    answer = cli(*RUN, "--on-bad-image", "skip", "--json")
+    assert answer.code == 0, answer.stderr
+
+
 def test_what_a_terminal_is_shown():
     assert plain("a\x1b[31mb\x07\x9b\udcff\n\tä") == "a\\x1b[31mb\\x07\\x9b\\xff\n\tä"
 

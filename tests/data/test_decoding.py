@@ -45,6 +45,26 @@ def test_a_process_that_dies_is_a_sentence(monkeypatch):
         list(decoded(Digits(Path(".")), "train", 18))
 
 
+@pytest.mark.parametrize("row", [0, 200, 399])
+def test_a_process_that_dies_once_is_replaced(row, monkeypatch, tmp_path):
+    """Killed for its memory, say: the images are the same, and nobody has to begin again."""
+    monkeypatch.setattr(decoding, "ALONE", 0)
+    original, mark = decoding._Work.__getitem__, tmp_path / "died"
+
+    def die_once(self, number):
+        if self.first + number == row and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), 9)
+        return original(self, number)
+
+    monkeypatch.setattr(decoding._Work, "__getitem__", die_once)
+    digits = Digits(Path("."))
+    found = list(decoded(digits, "train", 18))
+    assert mark.exists()
+    assert len(found) == 400
+    assert all((found[n] == resized(digits, "train", n, 18)).all() for n in range(400))
+
+
 def test_a_dataset_that_says_nothing_of_its_files_is_recognised_by_its_images(monkeypatch, tmp_path):
     from gcdbench.store.images import image_store
 

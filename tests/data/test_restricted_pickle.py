@@ -124,6 +124,11 @@ def test_lists_within_lists_take_no_time(tmp_path):
         (b"\x80\x02c_codecs\nencode\nN}U\x0c__defaults__(K\x07ts\x86b.", "a state for something that has none"),
         (b"\x80\x02cnumpy\nndarray\n)\x81.", "the operation"),  # NEWOBJ
         (b"\x80\x04\x8f.", "the operation"),  # an empty set
+        # A type whose name is a tower of 2^60 tuples: nobody may spell it.
+        (
+            b"\x80\x02]()q\x01" + b"h\x01h\x01\x86q\x01" * 60 + b"ecnumpy\ndtype\nh\x01\x85R.",
+            "where text should be",
+        ),
         (b"Pid\n.", "the operation"),  # a persistent object
     ],
 )

@@ -56,7 +56,8 @@ def test_every_hook_is_tried(hook, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("hook", "value", "words"),
     [
-        ("get_extra_state", lambda self: {"f": Path("x")}, "cannot be read"),
+        ("get_extra_state", lambda self: {"f": Path("x")}, "get_extra_state may hold tensors"),
+        ("get_extra_state", lambda self: {"f": np.zeros(3)}, "get_extra_state may hold tensors"),
         ("get_extra_state", lambda self: {"f": lambda: 1}, "failed in state_dict"),
         ("get_extra_state", lambda self: torch.rand(1), "does not survive a checkpoint"),
         ("set_extra_state", oops, "failed in load_state_dict: ZeroDivisionError"),
@@ -304,3 +305,98 @@ def test_state_dict_that_fails_at_any_call_ends_its_own_lane_only(calls, tmp_pat
             together(tmp_path, "rlcd:released,rlcd", epochs=1)
     assert "failed in state_dict: ZeroDivisionError: oops" in str(fault.value)
     assert_equal_runs(alone(tmp_path, "rlcd", "lanes", epochs=1), alone(tmp_path, "rlcd", epochs=1))
+
+
+def test_a_bank_by_row_number_is_as_long_as_the_pool(tmp_path, monkeypatch):
+    """The usual memory bank: as many places as the pool has rows, filled by `batch.index`."""
+    from gcdbench_rlcd import RLCD
+
+    original, sizes = RLCD.forward, []
+
+    def on_epoch_start(self, pool, t):
+        self.__dict__["bank"] = torch.zeros(len(pool))
+        assert pool.index.tolist() == list(range(len(pool)))
+        sizes.append(len(pool))
+
+    def forward(self, batch, t):
+        if t.step or "bank" in self.__dict__:
+            self.bank[batch.index.cpu()] += 1
+        return original(self, batch, t)
+
+    monkeypatch.setattr(RLCD, "on_epoch_start", on_epoch_start)
+    monkeypatch.setattr(RLCD, "forward", forward)
+    start(tmp_path, epochs=1)
+    assert sizes[0] == 64
+    assert sizes[-1] == 400
+
+
+def test_batches_of_the_rehearsal_fit_its_pool(tmp_path):
+    from gcdbench.engine.few import FewRows
+    from gcdbench.engine.request import RunRequest, plan
+    from gcdbench.engine.run import Place, workspaces
+
+    (space,) = workspaces(plan(RunRequest("rlcd", "digits")), Place(device="cpu"), Reporter())
+    few = FewRows(space)
+    pool, batch = few.pool(0), few.batch(0)
+    assert len(batch.target) == space.config.train.batch_size
+    assert batch.index.max() < len(pool)
+    assert (torch.from_numpy(pool.target)[batch.index] == batch.target).all()
+    assert (torch.from_numpy(pool.labelled)[batch.index] == batch.labelled).all()
+    assert 0.4 < batch.labelled.float().mean() < 0.6
+    assert (batch.target[~batch.labelled] == -1).all()
+
+
+@pytest.mark.parametrize("where", ["step", "epoch"])
+def test_a_method_that_is_never_the_same_twice_is_told_and_not_blamed(where, tmp_path, monkeypatch):
+    import itertools
+
+    from gcdbench_rlcd import RLCD
+
+    original, count = RLCD.forward, itertools.count()
+
+    def forward(self, batch, t):
+        losses = original(self, batch, t)
+        if where == "step" or t.epoch == 1:
+            losses.add("odd", losses["main_ce"].value * next(count))  # as a clock would do it
+        return losses
+
+    monkeypatch.setattr(RLCD, "forward", forward)
+    reporter = StopInTheSecondEpoch()
+    with pytest.raises(KeyboardInterrupt):
+        start(tmp_path, epochs=3, reporter=reporter)
+    assert any("does not give the same numbers twice" in note for note in reporter.notes)
+
+
+def test_not_a_number_equals_itself_in_a_state(tmp_path, monkeypatch):
+    from gcdbench_rlcd import RLCD
+
+    nan = float("nan")
+    monkeypatch.setattr(RLCD, "get_extra_state", lambda self: {"best": nan, "t": torch.tensor(nan)}, raising=False)
+    monkeypatch.setattr(RLCD, "set_extra_state", lambda self, state: None, raising=False)
+    assert start(tmp_path, epochs=1)[0].metrics
+
+
+def test_settings_that_a_plugin_refuses(tmp_path, monkeypatch):
+    from gcdbench_rlcd import RLCD
+
+    from gcdbench.errors import UsageError
+
+    for error, kind, words in (
+        (ValueError("alpha is odd"), UsageError, "refuses its settings: alpha is odd"),
+        (KeyError("x"), PluginError, "failed in Config: KeyError"),
+    ):
+
+        def refuse(self, error=error):
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(RLCD.Config, "__post_init__", refuse, raising=False)
+            with pytest.raises(kind, match=words):
+                start(tmp_path)
+
+
+def test_seeds_with_stored_views_are_rehearsed_one_after_another(tmp_path):
+    """They share a source, in which the first has put its store."""
+    settings = {"store.train_views": 2}
+    records = start(tmp_path, epochs=1, seeds=(0, 1), settings=settings, cache=tmp_path / "cache")
+    assert [record.seed for record in records] == [0, 1]

@@ -178,6 +178,7 @@ def photos(folder):
 def sort_photos(tmp_path, **more):
     values = {"views.resize": 18, "views.crop": 16, "train.batch_size": 12, **more.pop("settings", {})}
     place = {"data_root": tmp_path / "photos", "runs": tmp_path / "runs", "cache": tmp_path / "cache"}
+    place["runs"] = more.pop("runs", place["runs"])
     return gcdbench.run("rlcd", "folder", backbone="digits-vit", k=3, epochs=3, settings=values, **place, **more)[0]
 
 
@@ -232,6 +233,44 @@ def test_files_of_another_time_only_are_noted(tmp_path):
     path = tmp_path / "photos/cat/3.png"
     record = sort_photos(tmp_path, reporter=Do(lambda: os.utime(path, (0, 0))))
     assert [note for note in record.warnings if "but the same sizes" in note]
+
+
+def test_nothing_learnt_from_changed_images_is_kept(tmp_path, monkeypatch):
+    """Images are read whenever they are needed, one is another picture for a while: its traces must not be saved."""
+    from gcdbench.data import images
+
+    photos(tmp_path / "photos")
+    monkeypatch.setattr(images, "KEEP_BYTES", 0)
+    whole = sort_photos(tmp_path, image_store=False, runs=tmp_path / "whole")
+
+    def change():
+        for other in (tmp_path / "photos/cat").iterdir():
+            write_image(other, (30, 30))
+
+    kept = {p: (p.read_bytes(), p.stat()) for p in (tmp_path / "photos/cat").iterdir()}
+    with pytest.raises(DataError, match="have changed since this run began"):
+        sort_photos(tmp_path, image_store=False, reporter=Do(change), checkpoint_every=0)
+    for other, (content, times) in kept.items():
+        other.write_bytes(content)
+        os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert_resumed_equal(whole, sort_photos(tmp_path, image_store=False))
+
+
+def test_files_that_change_while_they_are_packed_leave_no_store(tmp_path, monkeypatch):
+    from gcdbench.data import images
+
+    photos(tmp_path / "photos")
+    monkeypatch.setattr(images, "KEEP_BYTES", 0)
+
+    class Change(Reporter):
+        def working(self, name, done, total):
+            if name.startswith("packing") and done == 5:
+                write_image(tmp_path / "photos/unlabelled/9.png", (40, 40))
+
+    with pytest.raises(DataError, match="have changed while they were packed"):
+        sort_photos(tmp_path, reporter=Change())
+    assert not list((tmp_path / "cache").glob("images/*/store.json"))
+    assert sort_photos(tmp_path).metrics
 
 
 def test_an_image_that_vanishes_is_named_and_the_last_step_is_kept(tmp_path, monkeypatch):

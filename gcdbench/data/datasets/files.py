@@ -149,11 +149,16 @@ class FileDataset(Dataset):
             raise missing(self, f"{len(absent)} of {len(index)} images do not exist, first {folder / absent[0]}")
 
 
+def leads_outside(item: str) -> bool:
+    """Whether a name of an image could lead out of the folder it is relative to. Links the user has made are his."""
+    pure = PurePosixPath(item.replace("\\", "/"))
+    return pure.is_absolute() or ".." in pure.parts or "\0" in item or bool(PureWindowsPath(item).drive)
+
+
 def _require_inside(folder: Path, items: Iterable[str]) -> None:
     """Annotation files come from outside: no name in them may lead out of the folder of images."""
     for item in items:
-        pure = PurePosixPath(item.replace("\\", "/"))
-        if pure.is_absolute() or ".." in pure.parts or "\0" in item or PureWindowsPath(item).drive:
+        if leads_outside(item):
             raise DataError(f"An annotation file names the image {item!r}, which lies outside {folder}.")
 
 

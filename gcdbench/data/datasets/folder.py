@@ -17,7 +17,14 @@ import numpy as np
 
 from gcdbench.config import DataConfig
 from gcdbench.contracts import ClassSplit, Index, IntArray
-from gcdbench.data.datasets.files import FileDataset, list_classes, list_images, listing, make_index
+from gcdbench.data.datasets.files import (
+    FileDataset,
+    leads_outside,
+    list_classes,
+    list_images,
+    listing,
+    make_index,
+)
 from gcdbench.errors import DataError, UsageError
 from gcdbench.files import not_a_file
 
@@ -78,7 +85,6 @@ class ImageFolder(FileDataset):
             raise DataError(f"The CSV file {path} needs the header path,label; it has {','.join(map(str, rows[0]))}.")
         if len(set(header)) < len(header):
             raise DataError(f"The CSV file {path} has two columns of the same name: {','.join(header)}.")
-        inside = path.parent.resolve()
         pairs: dict[str, str] = {}
         for number, row in enumerate(rows, 2):
             if None in row or None in row.values():
@@ -86,8 +92,8 @@ class ImageFolder(FileDataset):
             item, label = (row["path"] or "").strip(), (row["label"] or "").strip()
             if not item:
                 raise DataError(f"Line {number} of {path} has no path.")
-            if "\0" in item or not (inside / item).resolve().is_relative_to(inside):
-                raise DataError(f"Line {number} of {path}: {item!r} lies outside {inside}.")
+            if leads_outside(item):
+                raise DataError(f"Line {number} of {path}: {item!r} lies outside {path.parent}.")
             if item in pairs:
                 raise DataError(f"Line {number} of {path}: '{item}' is listed twice.")
             pairs[item] = label
