@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -95,7 +96,7 @@ class Scene:
         with AmbientStream(self.space.config.seed, "stage", self.stage.name):
             lane.start_stage(self.stage)
         try:
-            lane.restore(saved)
+            lane.restore(copy.deepcopy(saved))  # an optimiser may take the tensors themselves
         except (PluginError, TrainingError):  # told already: a hook, or memory
             raise
         except GcdbenchError as fault:
@@ -146,21 +147,21 @@ class Rehearsal:
 def _goes_on_within(scene: Scene) -> str | None:
     """One step more, by the run and by its copy from the checkpoint: why they differ, or None."""
     saved, name = scene.saved(), scene.lane.name
-    copy = scene.continued(saved)
-    changed = difference(scene.lane.state(), copy.lane.state())
+    twin = scene.continued(saved)
+    changed = difference(scene.lane.state(), twin.lane.state())
     if changed is not None:
         raise PluginError(f"The state of '{name}' does not survive a checkpoint: {changed} changes.")
     ours = scene.step(0, STEPS)
     only = f"so it is saved at the end of each epoch only: {_STATE}."
     try:
-        theirs = copy.step(0, STEPS)
+        theirs = twin.step(0, STEPS)
     except (PluginError, NotFinite) as fault:
         return f"The method '{name}' cannot go on in the middle of an epoch ({fault}), {only}"
-    changed = _unequal(scene, copy, ours, theirs)
+    changed = _unequal(scene, twin, ours, theirs)
     if changed is None:
         return None
     again = scene.continued(saved)
-    if _unequal(copy, again, theirs, again.step(0, STEPS)) is not None:
+    if _unequal(twin, again, theirs, again.step(0, STEPS)) is not None:
         return f"The method '{name}' does not give the same numbers twice ({changed} differs): no run can be repeated."
     return f"Continued in the middle of an epoch, '{name}' differs ({changed}), {only}"
 
@@ -174,16 +175,16 @@ def _goes_on_after(scene: Scene) -> str | None:
         return each.step(1, 0)
 
     ours = next_epoch(scene)
-    copy = scene.continued(saved)
+    twin = scene.continued(saved)
     try:
-        theirs = next_epoch(copy)
+        theirs = next_epoch(twin)
     except (PluginError, NotFinite) as fault:
         raise PluginError(f"The method '{name}' could not go on from its checkpoint: {fault}; {_STATE}.") from fault
-    changed = _unequal(scene, copy, ours, theirs)
+    changed = _unequal(scene, twin, ours, theirs)
     if changed is None:
         return None
     again = scene.continued(saved)
-    if _unequal(copy, again, theirs, next_epoch(again)) is not None:
+    if _unequal(twin, again, theirs, next_epoch(again)) is not None:
         return f"The method '{name}' does not give the same numbers twice ({changed} differs): no run can be repeated."
     raise PluginError(
         f"Continued from a checkpoint, the method '{name}' does not do what it would have done ({changed} differs): "
