@@ -60,6 +60,9 @@ def test_dry_run_trains_nothing(cli, tmp_path):
     assert plan["steps_per_epoch"] == 1797 // plan["config"]["train"]["batch_size"]
     assert plan["status"] == "new"
     assert plan["estimated_training_seconds"] > 0
+    assert plan["memory_bytes"] > 50_000_000  # torch alone takes that
+    assert 1_000_000 < plan["disk_bytes"] < 10_000_000 < plan["disk_free_bytes"]
+    assert len(plan["fingerprint"]) == 16
     assert not (tmp_path / "runs").exists()
     assert "Config" in cli("run", "--method", "rlcd", "--dataset", "digits", "--dry-run").stdout
 
