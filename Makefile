@@ -37,7 +37,7 @@ torture: $(VENV)/installed-dev
 torture-quick: $(VENV)/installed-dev
 	$(BIN)/python -m tests.torture --rounds 1
 
-# Read CASES damaged files with every parser of an outside format (about eight minutes).
+# Read CASES damaged files with every parser of an outside format (a few minutes).
 fuzz: $(VENV)/installed-dev
 	$(BIN)/python -m tests.fuzz --cases $(CASES)
 
