@@ -18,6 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# The same examples each time, so that a test fails for a change and not by chance; `random` looks for new ones.
+settings.register_profile("fixed", derandomize=True)
+settings.register_profile("random")
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 # Stores that tests make never reach the user's cache.
 os.environ["GCDBENCH_CACHE"] = tempfile.mkdtemp(prefix="gcdbench-stores-")

@@ -138,7 +138,7 @@ def main(minutes: float, rounds: int, only: tuple[str, ...], seed: int, as_json:
     started = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="gcdbench-torture-"))
     try:
-        tallies = torture(folder, 60 * minutes, rounds, names, seed, not as_json)
+        tallies = torture(folder, 60 * minutes, rounds, names, seed, not as_json and sys.stderr.isatty())
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if as_json:
