@@ -11,6 +11,10 @@ import numpy as np
 from PIL import Image
 
 RANDOM = np.random.default_rng(0)
+SMALL_VIEWS = tuple(
+    "--backbone digits-vit --set views.resize=18 --set views.crop=16 --set train.batch_size=8".split()  # noqa: SIM905
+)
+"""Options for runs on a handful of small images."""
 
 
 def write_image(path: Path, size: tuple[int, int] = (24, 20)) -> None:

@@ -20,7 +20,6 @@ MAX_ELEMENTS = 1_000_000
 """Of one cell or struct array."""
 MAX_DEPTH = 8
 """Cells and structs within each other."""
-
 MAX_DIMENSIONS = 32
 
 _MATRIX, _COMPRESSED = 14, 15

@@ -11,19 +11,10 @@ import pytest
 
 from gcdbench.cli.output import plain
 from gcdbench.files import write_json, write_text
-from tests.trees import write_image
+from tests.trees import SMALL_VIEWS, write_image
 
-SMALL = (
-    "--backbone",
-    "digits-vit",
-    "--set",
-    "views.resize=18",
-    "--set",
-    "views.crop=16",
-    "--set",
-    "train.batch_size=8",
-)
-RUN = ("run", "--method", "rlcd", "--dataset", "folder", "--data-root", "photos", "--epochs", "1", "--k", "3", *SMALL)
+RUN = ("run", "--method", "rlcd", "--dataset", "folder", "--data-root", "photos", "--epochs", "1", "--k", "3")
+RUN += SMALL_VIEWS
 DIGITS = ("run", "--method", "rlcd", "--dataset", "digits", "--epochs", "1")
 
 

@@ -17,7 +17,7 @@ from gcdbench.data.datasets.files import open_rgb
 from gcdbench.data.datasets.folder import ImageFolder
 from gcdbench.engine.dataside import open_data
 from gcdbench.errors import DataError
-from tests.trees import write_image
+from tests.trees import SMALL_VIEWS, write_image
 
 SMALL = {"views.resize": 18, "views.crop": 16, "train.batch_size": 16}
 
@@ -262,18 +262,8 @@ def test_a_file_without_permission_is_looked_at_again(tmp_path, monkeypatch):
 def test_a_report_of_a_run_with_images_left_out(tmp_path, cli):
     photos(tmp_path / "photos")
     (tmp_path / "photos/unlabelled/0.png").write_bytes(b"")
-    small = [
-        "--backbone",
-        "digits-vit",
-        "--set",
-        "views.resize=18",
-        "--set",
-        "views.crop=16",
-        "--set",
-        "train.batch_size=8",
-    ]
     place = ("--data-root", "photos", "--cache", "cache")
-    run = ("run", "--method", "rlcd", "--dataset", "folder", "--k", "3", "--epochs", "1", *small, *place)
+    run = ("run", "--method", "rlcd", "--dataset", "folder", "--k", "3", "--epochs", "1", *SMALL_VIEWS, *place)
     answer = cli(*run)
     assert answer.code == 4
     assert "--on-bad-image skip" in answer.stderr
