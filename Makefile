@@ -1,7 +1,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PLUGINS := -e plugins/rlcd -e plugins/simgcd
+PLUGINS := $(patsubst %/pyproject.toml,-e %,$(wildcard plugins/*/pyproject.toml))
 SOURCES := pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 
 MINUTES ?= 10

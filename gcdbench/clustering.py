@@ -96,7 +96,7 @@ def semi_supervised_kmeans(
     known = targets >= 0
     for iteration in range(1, iterations + 1):
         labels, inertia = _assign(data, centres, targets, known)
-        moved = torch.stack([_means(data, own, old) for own, old in zip(labels, centres, strict=True)])
+        moved = torch.stack([cluster_means(data, own, old) for own, old in zip(labels, centres, strict=True)])
         still = ((moved - centres) ** 2).sum((1, 2)) <= shift
         centres = moved
         if watch is not None:
@@ -153,7 +153,7 @@ def _starts(
 ) -> Tensor:
     """(restarts, clusters, dim): class means, then k-means++ among the unlabelled rows, for all restarts at once."""
     rows = data[targets < 0]
-    means = _means(data[targets >= 0], targets[targets >= 0], data.new_zeros((classes, data.shape[1])))
+    means = cluster_means(data[targets >= 0], targets[targets >= 0], data.new_zeros((classes, data.shape[1])))
     centres = data.new_empty((restarts, clusters, data.shape[1]))
     centres[:, :classes] = means
     if classes == clusters:
@@ -207,7 +207,7 @@ def _assign(data: Tensor, centres: Tensor, targets: Tensor, known: Tensor) -> tu
     return torch.cat(labels).T, inertia
 
 
-def _means(data: Tensor, labels: Tensor, before: Tensor) -> Tensor:
+def cluster_means(data: Tensor, labels: Tensor, before: Tensor) -> Tensor:
     """Mean of the rows of each cluster; an empty cluster stays where it was."""
     clusters = len(before)
     counts = torch.bincount(labels, minlength=clusters)[:, None]

@@ -81,8 +81,10 @@ NOT_IN_IDENTITY = ("train.micro_batch", "eval.batch_size", "backbone.weights", "
 """Keys that do not decide what a run is: two change memory use only; weights count by hash, not by path; rows that are
 left out count by the hash of the index."""
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "data.k_from": (None,),
     "train.stream": (None,),
     "train.compile": (False,),
+    "train.sampler": ("balanced",),
     "store.eval_tokens": ("auto", "fp32"),
     "store.train_views": (0,),
 }

@@ -83,6 +83,8 @@ class Dataset(abc.ABC):
     """What to do by hand to get the data, one sentence each, where no stable download exists."""
     archives: ClassVar[tuple[Archive, ...]] = ()
     """Downloads from a stable public source."""
+    expected_failures: ClassVar[Mapping[str, str]] = {}
+    """Checks of `gcdbench check` that this dataset is known to fail, and why."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -121,7 +123,7 @@ class Traits:
     """What the harness must know about a method before it is built."""
 
     needs_k: bool = True
-    """The method must be told the number of classes."""
+    """The method must be told the number of classes (see `Method.finds_k` where that depends on its settings)."""
     inductive: bool = True
     """A row's prediction does not depend on the other rows."""
     reads: tuple[str, ...] = ()
@@ -130,6 +132,9 @@ class Traits:
     """First trained block of the backbone, counted from the end if negative; 0 sees pixels."""
     views: int = 2
     """Views of each image in a training batch."""
+    sampler: str = "balanced"
+    """How batches are drawn: `balanced` (half labelled, half not, with replacement) or `paired` (labelled rows first,
+    then unlabelled ones, in numbers proportional to the sets, each set shuffled)."""
 
 
 class TailFactory(Protocol):
@@ -152,7 +157,8 @@ class Task:
     num_base: int
     """Classes with labels; targets 0..num_base-1."""
     num_classes: int
-    """Classes in all, as far as the method knows (true, or as given with --k)."""
+    """Classes in all, as far as the method knows: true, given or estimated (--k). For a method that finds the number
+    itself, and for K estimators, just the base classes."""
     backbone: TailFactory
     train: TrainConfig
     steps_per_epoch: int
@@ -261,6 +267,15 @@ class Pool(Protocol):
         """The rows `predict` must answer for, in the order its answer must have."""
         ...
 
+    @property
+    def query_places(self) -> IntArray | None:
+        """Where in this pool each query row stands; None if they are rows of another part, never seen in training."""
+        ...
+
+    def generator(self) -> torch.Generator:
+        """A new source of random numbers on the host, the same at each call: for clustering."""
+        ...
+
     def features(self, embed: Callable[[Tensor], Tensor], views: str = "test") -> Tensor:
         """``embed`` applied to the trunk tokens of every row (`test`: centre crop, `train`: one random view)."""
         ...
@@ -296,6 +311,8 @@ class Method(nn.Module, abc.ABC):
     traits: ClassVar[Traits] = Traits()
     recipes: ClassVar[tuple[str, ...]] = ("default",)
     """Named variants; the first is the default. Values come from `presets/<recipe>.toml` beside the module."""
+    expected_failures: ClassVar[Mapping[str, str]] = {}
+    """Checks of `gcdbench check` that this method is known to fail, and why."""
 
     def __init__(self, config: Any, task: Task) -> None:
         super().__init__()
@@ -309,6 +326,11 @@ class Method(nn.Module, abc.ABC):
     @abc.abstractmethod
     def predict(self, pool: Pool) -> Prediction:
         """A class for every row of ``pool.queries``."""
+
+    @classmethod
+    def finds_k(cls, config: Any) -> bool:
+        """Whether the method, with these settings, finds the number of classes itself and must not be told it."""
+        return not cls.traits.needs_k
 
     def stages(self) -> Sequence[Stage]:
         """Parts of training in order; none for a method that only clusters."""
@@ -378,10 +400,38 @@ class Evaluator(abc.ABC):
     """Whether its numbers are compared between methods; only then its version is part of the fingerprint."""
     needs_truth: ClassVar[bool] = True
     """False for quantities that can be had where no true class is known."""
+    expected_failures: ClassVar[Mapping[str, str]] = {}
+    """Checks of `gcdbench check` that this evaluator is known to fail, and why."""
 
     @abc.abstractmethod
     def __call__(self, truth: Truth, prediction: Prediction) -> dict[str, float]:
         """Named numbers: shares in percent, counts as they are."""
+
+
+# ------------------------------------------------------------------------------------ number of classes
+
+
+@dataclass(frozen=True)
+class KEstimate:
+    """How many classes there seem to be."""
+
+    k: int
+    scores: Mapping[int, float] = field(default_factory=dict)
+    """What the estimator maximised, for each number of classes that it tried."""
+
+
+class KEstimator(abc.ABC):
+    """Finds the number of classes from the images and the labels of labelled rows, before any training."""
+
+    name: ClassVar[str]
+    version: ClassVar[int]
+    """Raised whenever the same input gives another number."""
+    expected_failures: ClassVar[Mapping[str, str]] = {}
+    """Checks of `gcdbench check` that this estimator is known to fail, and why."""
+
+    @abc.abstractmethod
+    def estimate(self, pool: Pool, task: Task, largest: int) -> KEstimate:
+        """A number from ``task.num_base`` to ``largest``; ``task.backbone.tail()`` gives features of the backbone."""
 
 
 # --------------------------------------------------------------------------------------------- tracking

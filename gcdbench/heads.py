@@ -23,6 +23,26 @@ class CosineClassifier(nn.Module):
             return F.linear(F.normalize(x.float(), dim=1), F.normalize(self.weight.float(), dim=1))
 
 
+class ContrastiveHead(nn.Module):
+    """DINO's head: an MLP to a narrow layer, then cosines with many directions; contrastive losses act on those."""
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: int = 2048,
+        narrow: int = 256,
+        out: int = 65536,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.mlp = Projector(dim, hidden, narrow, generator)
+        self.last = CosineClassifier(narrow, out, generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(rows, dim) features to (rows, out), in float32."""
+        return self.last(self.mlp(x))
+
+
 class Projector(nn.Sequential):
     """The three-layer MLP in front of a contrastive loss."""
 

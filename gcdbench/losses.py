@@ -107,3 +107,19 @@ def info_nce(features: Tensor, temperature: float) -> Tensor:
     logits = (z @ z.T / temperature).masked_fill(own, -1e9)
     partner = torch.arange(len(z), device=z.device).roll(rows)
     return F.cross_entropy(logits, partner)
+
+
+@in_float32
+@torch.no_grad()
+def sinkhorn(logits: Tensor, rows: Tensor, epsilon: float = 0.05, iterations: int = 3) -> Tensor:
+    """Soft assignments of the masked rows that use all classes equally (Sinkhorn-Knopp); zero for other rows.
+
+    Each iteration scales classes to the same mass, then rows to the same mass; the rows returned sum to one.
+    """
+    mask = rows.to(logits.dtype)[:, None]
+    largest = logits.masked_fill(~rows.bool()[:, None], -torch.inf).max().clamp(min=-1e9)
+    q = torch.exp((logits - largest).clamp(max=0) / epsilon) * mask
+    for _ in range(iterations):
+        q = q / q.sum(0, keepdim=True).clamp(min=TINY)
+        q = q / q.sum(1, keepdim=True).clamp(min=TINY)
+    return q

@@ -1,13 +1,17 @@
-"""Prediction by argmax, for methods with a classifier over all classes."""
+"""Predictions: by argmax, for methods with a classifier over all classes, and by clusters of the whole pool."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from gcdbench.contracts import Pool, Prediction
+from gcdbench.clustering import cluster_means
+from gcdbench.contracts import IntArray, Pool, Prediction
 
 
 def predict_by_logits(
@@ -40,3 +44,47 @@ def predict_by_logits(
         confidence=table[:, 1].astype("float32"),
         base={name: table[:, 2 + i].astype("int64") for i, name in enumerate(names)},
     )
+
+
+def cls_embedding(tail: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Trunk tokens to the tail's CLS, of length one: what GCD methods cluster."""
+    return lambda tokens: F.normalize(tail(tokens)[:, 0].float(), dim=1)
+
+
+def name_clusters(labels: IntArray, target: IntArray, num_base: int) -> IntArray:
+    """The same clusters with other numbers: 0 to ``num_base`` - 1 are those that agree best with the base classes.
+
+    ``target`` is the class of labelled rows and -1 elsewhere. Only names change: which rows are together does not.
+    """
+    clusters = max(int(labels.max()) + 1, num_base)
+    known = target >= 0
+    table = np.zeros((clusters, num_base), dtype=np.int64)
+    np.add.at(table, (labels[known], target[known]), 1)
+    of_base, base = linear_sum_assignment(table, maximize=True)
+    number = np.full(clusters, -1, dtype=np.int64)
+    number[of_base] = base
+    number[number < 0] = np.arange(num_base, clusters)
+    return number[labels]
+
+
+def predict_by_clusters(
+    pool: Pool, embed: Callable[[Tensor], Tensor], features: Tensor, labels: IntArray, num_base: int
+) -> Prediction:
+    """The cluster of each query row, with the clusters of base classes named as such.
+
+    ``features`` and ``labels`` are those of all rows of the pool. Query rows that are not in the pool go to the
+    cluster with the nearest mean, after ``embed``.
+    """
+    labels = name_clusters(labels, pool.target, num_base)
+    clusters = max(int(labels.max()) + 1, num_base)
+    numbers = torch.from_numpy(labels).to(features.device)
+    means = cluster_means(features.float(), numbers, features.new_zeros((clusters, features.shape[1])).float())
+    empty = torch.bincount(numbers, minlength=clusters) == 0
+    places = pool.query_places
+    queries = features[torch.from_numpy(places).to(features.device)] if places is not None else None
+    if queries is None:
+        queries = pool.queries.features(embed)
+    distance = torch.cdist(queries.float(), means).masked_fill(empty, torch.inf)
+    best = labels[places] if places is not None else distance.argmin(1).cpu().numpy()
+    base = distance[:, :num_base].argmin(1).cpu().numpy()
+    return Prediction(np.asarray(best, dtype=np.int64), base={"main": base})

@@ -1,7 +1,7 @@
 """Presets: the values a method's recipe prescribes, per dataset and backbone, from TOML files of the plugin.
 
-`presets/<recipe>.toml` beside the method's module holds `[default]` and any number of `[dataset.NAME]` and
-`[dataset.NAME.on.BACKBONE]` tables. Each may have sub-tables named like config sections (`train`, `method`, ...)
+`presets/<recipe>.toml` in the method's package (or `presets/<module>.<recipe>.toml`, where a package has several methods
+in modules of their own) holds `[default]` and any number of `[dataset.NAME]` and `[dataset.NAME.on.BACKBONE]` tables. Each may have sub-tables named like config sections (`train`, `method`, ...)
 and a `source`: where the values were published, or that they are ours.
 """
 
@@ -45,13 +45,16 @@ def read_preset(method_class: type, recipe: str) -> dict[str, Any]:
     module = sys.modules[package]
     if not hasattr(module, "__path__"):
         return {}
-    file = resources.files(package) / "presets" / f"{recipe}.toml"
-    if not file.is_file():
-        return {}
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as fault:
-        raise PluginError(f"The preset file {package}/presets/{recipe}.toml is not valid TOML: {fault}.") from fault
+    own = method_class.__module__.rpartition(".")[2]
+    folder = resources.files(package) / "presets"
+    for name in (f"{own}.{recipe}.toml", f"{recipe}.toml"):
+        file = folder / name
+        if file.is_file():
+            try:
+                return tomllib.loads(file.read_text(encoding="utf-8"))
+            except (ValueError, RecursionError) as fault:
+                raise PluginError(f"The preset file {package}/presets/{name} is not valid TOML: {fault}.") from fault
+    return {}
 
 
 def _layer(recipe: str, name: str, table: Mapping[str, Any]) -> Layer:

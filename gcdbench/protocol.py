@@ -23,9 +23,10 @@ class Protocol:
     """`unlabelled` training rows or `test` rows."""
     evaluators: Mapping[str, int]
     """Version of each evaluator."""
-    k: int
+    k: int | None
+    """Number of classes the method was told; None if it finds one itself."""
     k_source: str
-    """`true` or `given`."""
+    """`true`, `given`, `estimated` (by a K estimator) or `method`."""
     selection: str
     """Rule that picks the epoch."""
     reads: tuple[str, ...] = ()

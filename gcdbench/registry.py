@@ -18,6 +18,7 @@ GROUPS = {
     "method": "gcdbench.methods",
     "dataset": "gcdbench.datasets",
     "evaluator": "gcdbench.evaluators",
+    "k-estimator": "gcdbench.k_estimators",
     "tracker": "gcdbench.trackers",
 }
 """Entry-point group of each kind of plugin."""

@@ -2,15 +2,21 @@
 
 Each takes the class probabilities of the two views, a weight (0 or 1) per row and, optionally, which classes
 count, and returns a scalar that is finite for empty sets and absent classes.
+
+Any method with a classifier can offer them: its Config inherits from `RegulariserSlot`, its `forward` calls
+`regularise` with the logits of both views.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from gcdbench.contracts import Losses
+from gcdbench.errors import UsageError
 from gcdbench.losses import TINY, in_float32
 
 
@@ -76,3 +82,31 @@ def lerm(p1: Tensor, p2: Tensor, rows: Tensor, classes: Tensor | None = None) ->
 
 REGULARISERS: dict[str, Regulariser] = {"cdr": cdr, "pdr": pdr, "ent": entropy, "mcc": mcc, "lerm": lerm}
 """By the name used in configs."""
+
+
+@dataclass(frozen=True)
+class RegulariserSlot:
+    """Settings of the regulariser of a method's class distributions; off unless the user chooses one."""
+
+    regularizer: Literal["none", "cdr", "pdr", "ent", "mcc", "lerm"] = "none"
+    """Which regulariser acts on the class distributions."""
+    regularizer_weight: float = 0.5
+    """Its weight."""
+    regularizer_temp: float = 0.1
+    """Temperature of the distributions that are regularised."""
+
+    def __post_init__(self) -> None:
+        if self.regularizer_temp <= 0:
+            raise UsageError(f"method.regularizer_temp is {self.regularizer_temp}; a temperature must be positive.")
+
+
+def regularise(losses: Losses, config: RegulariserSlot, logits: Tensor, rows: Tensor | None = None) -> None:
+    """Add the term that the settings ask for, if any.
+
+    ``logits`` is (2 rows, K), view-major; ``rows`` (rows,) masks the rows that count, all of them by default.
+    """
+    if config.regularizer == "none":
+        return
+    p1, p2 = (logits.float() / config.regularizer_temp).softmax(1).chunk(2)
+    weight = torch.ones(len(p1), device=p1.device) if rows is None else rows.to(p1.dtype)
+    losses.add(config.regularizer, REGULARISERS[config.regularizer](p1, p2, weight), config.regularizer_weight)

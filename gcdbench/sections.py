@@ -22,7 +22,9 @@ class DataConfig:
     novel_ratio: float | None = None
     """Share of novel classes; None keeps the published split. A larger share cuts the end of the base list."""
     k: int | None = None
-    """Number of classes the method assumes; None takes the true number."""
+    """Number of classes the method assumes; None takes the true number (or what `k_from` finds)."""
+    k_from: str | None = None
+    """K estimator that finds the number of classes from images and visible labels before training."""
     on_bad_image: Literal["stop", "skip"] = "stop"
     """What to do about an image that cannot be read: stop, or leave it out (which makes another data set)."""
 
@@ -32,6 +34,8 @@ class DataConfig:
             _within("data.novel_ratio", self.novel_ratio, 0, 1)
         if self.k is not None and self.k < 1:
             raise UsageError(f"data.k is {self.k}; the number of classes must be at least 1.")
+        if self.k is not None and self.k_from is not None:
+            raise UsageError(f"data.k is {self.k} and data.k_from is '{self.k_from}'; give one of them.")
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,9 @@ class TrainConfig:
     """Precision of trunk and tail; losses are always computed in float32."""
     micro_batch: int = 256
     """Images per trunk pass; changes memory, not results beyond rounding."""
+    sampler: Literal["balanced", "paired"] = "balanced"
+    """How batches are drawn: `balanced` as published for most methods (labelled and unlabelled rows equally often, with
+    replacement), or `paired` (labelled rows, then unlabelled ones, in proportion to the sets, each set shuffled)."""
     stream: int | None = None
     """Seed of batches and views; None takes the run's seed. Seeds that share a stream share trunk passes."""
     compile: bool = False

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gcdbench.backbone.block import pick
 from gcdbench.backbone.vit import SplitViT
-from gcdbench.contracts import Pool
+from gcdbench.contracts import IntArray, Pool
 
 
 class WholeNetwork(nn.Module):
@@ -56,6 +56,15 @@ class PixelPool:
     def queries(self) -> Pool:
         """All rows."""
         return self
+
+    @property
+    def query_places(self) -> IntArray:
+        """All rows."""
+        return self.index
+
+    def generator(self) -> torch.Generator:
+        """Random numbers."""
+        return torch.Generator().manual_seed(0)
 
     def features(self, embed: Callable[[Tensor], Tensor], views: str = "test") -> Tensor:
         """Batch by batch."""

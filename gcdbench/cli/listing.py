@@ -9,11 +9,17 @@ import click
 from gcdbench.cli.output import json_option, print_json, print_table
 from gcdbench.errors import unknown
 
-KINDS = {"methods": "method", "datasets": "dataset", "evaluators": "evaluator", "trackers": "tracker"}
+KINDS = {
+    "methods": "method",
+    "datasets": "dataset",
+    "evaluators": "evaluator",
+    "k-estimators": "k-estimator",
+    "trackers": "tracker",
+}
 
 
 @click.command("list")
-@click.argument("what", metavar="methods|datasets|backbones|evaluators|trackers|experiments")
+@click.argument("what", metavar="methods|datasets|backbones|evaluators|k-estimators|trackers|experiments")
 @click.option("--no-check", is_flag=True, help="Do not try whether each plugin can be imported (quick).")
 @json_option
 def list_command(what: str, no_check: bool, as_json: bool) -> None:

@@ -23,6 +23,7 @@ COMMANDS = {
     "show": ("gcdbench.cli.show:show_command", "Show a run."),
     "data": ("gcdbench.cli.data:data_group", "Datasets on disk: layout, check, download, split."),
     "cache": ("gcdbench.cli.cache:cache_group", "Stores of images and tokens: list, delete."),
+    "estimate-k": ("gcdbench.cli.estimate_k:estimate_k_command", "Estimate how many classes a dataset has."),
     "score": ("gcdbench.cli.score:score_command", "Score predictions of any code."),
     "check": ("gcdbench.cli.check:check_command", "Replay a recorded reference trajectory."),
     "bench": ("gcdbench.cli.bench:bench_command", "Measure speed and exactness."),

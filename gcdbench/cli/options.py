@@ -58,6 +58,22 @@ class SuggestingGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
+class ClassNumber(click.ParamType):
+    """`12`, or the name of a K estimator."""
+
+    name = "N|estimator"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """A whole number, or text."""
+        if isinstance(value, int):
+            return value
+        text = str(value).strip()
+        try:
+            return int(text)
+        except ValueError:
+            return text
+
+
 class Seeds(click.ParamType):
     """`0`, `0,1,2` or `0-4`."""
 

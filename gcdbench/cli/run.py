@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gcdbench.cli.options import PathType, Seeds, set_option
+from gcdbench.cli.options import ClassNumber, PathType, Seeds, set_option
 from gcdbench.cli.output import json_option
 from gcdbench.cli.place import place_options, take_place
 
@@ -19,7 +19,11 @@ from gcdbench.cli.place import place_options, take_place
 @click.option("--backbone", help="`dino`, `dinov2`, `digits-vit` or any timm ViT.")
 @click.option("--seed", "seeds", type=Seeds(), help="One or more seeds: 0 or 0,1,2 or 0-4.  [default: 0]")
 @click.option("--epochs", type=int, help="Number of epochs.")
-@click.option("--k", type=int, help="Number of classes the method assumes (default: the true number).")
+@click.option(
+    "--k",
+    type=ClassNumber(),
+    help="Number of classes the method assumes, or what finds it (`gcdbench list k-estimators`).  [default: true one]",
+)
 @click.option("--label-ratio", type=float, help="Share of base-class images that are labelled.  [default: 0.5]")
 @click.option("--novel-ratio", type=float, help="Share of novel classes (only upwards of the published one).")
 @set_option

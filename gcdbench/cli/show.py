@@ -14,7 +14,7 @@ from gcdbench.errors import UsageError
 from gcdbench.files import read_json
 from gcdbench.results.find import find_run
 from gcdbench.results.record import Record, read_record
-from gcdbench.results.summary import spoken_flops, spoken_times
+from gcdbench.results.summary import spoken_flops, spoken_k, spoken_times
 
 
 @click.command("show")
@@ -49,7 +49,7 @@ def _print(record: Record) -> None:
         f"weights {record.backbone['weights_hash']}",
         "Rows": f"{record.data['labelled']:,} labelled, {record.data['unlabelled']:,} unlabelled",
         "Classes": f"{record.data['base_classes']} base, {record.data['novel_classes']} novel, "
-        f"K = {record.protocol['k']} ({record.protocol['k_source']})",
+        f"{spoken_k(record.protocol)}{_estimator(record)}, {record.data.get('clusters', '?')} predicted",
         "Scored": f"{record.data['scored']:,} {record.protocol['scored_rows']} rows, "
         f"epoch {record.selected['epoch']} (rule: {record.selected['rule']})",
         "Fingerprint": record.fingerprint,
@@ -69,6 +69,11 @@ def _print(record: Record) -> None:
     print_table("Config that is not default", ["Key", "Value", "From"], changed)
     for warning in record.warnings:
         out().print(f"Note: {warning}", markup=False, soft_wrap=True)
+
+
+def _estimator(record: Record) -> str:
+    found = record.k_estimate
+    return "" if found is None else f" by {found['estimator']} ({found['package']})"
 
 
 def _commit(state: dict[str, Any] | None) -> str:

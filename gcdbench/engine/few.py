@@ -11,7 +11,7 @@ from torch import Tensor
 from gcdbench.contracts import Batch, IntArray
 from gcdbench.data.views import random_plan
 from gcdbench.engine.pool import ImagePool
-from gcdbench.engine.seeding import generator
+from gcdbench.engine.seeding import derive, generator
 from gcdbench.engine.workspace import Workspace
 
 FEW = 64
@@ -66,10 +66,10 @@ class FewRows:
         """All of the rows; its queries are the ones without a label, or rows of the test part."""
         size, hidden = self._space.config.eval.batch_size, np.full(len(self._queries), -1)
         nothing = np.zeros(len(self._queries), dtype=bool)
-        queries = ImagePool(self, self._part, self._queries, hidden, nothing, size)
+        number = derive(seed, "few rows", "pool")
+        queries = ImagePool(self, self._part, self._queries, hidden, nothing, size, seed=number)
         everything = np.arange(len(self._target), dtype=np.int64)
-        random = generator(seed, "few rows", "pool")
-        return ImagePool(self, "train", everything, self._target, self._labelled, size, queries, random)
+        return ImagePool(self, "train", everything, self._target, self._labelled, size, queries, number)
 
     def centre(self, part: str, rows: IntArray, batch: int, sparse: bool = False) -> Iterator[Tensor]:
         """As `TokenSource.centre`, for the numbers of this small world; computed once."""

@@ -13,7 +13,8 @@ MAX_LANES = 32
 def stream_key(space: Workspace) -> Hashable:
     """Equal for runs that see the same batches. Sources are shared where trunk, images and views are the same."""
     config = space.config
-    return (id(space.source), space.data.split.hash(), config.train.batch_size, config.stream_seed)
+    train = config.train
+    return (id(space.source), space.data.split.hash(), train.batch_size, train.sampler, config.stream_seed)
 
 
 def trunk_groups(spaces: Iterable[Workspace], most: int = MAX_LANES) -> list[list[Workspace]]:

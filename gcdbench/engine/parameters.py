@@ -13,9 +13,9 @@ from gcdbench.contracts import Task
 from gcdbench.data.splits import cut_base
 from gcdbench.engine.faults import plugin_call
 from gcdbench.engine.request import RunRequest, plan
-from gcdbench.heads import CosineClassifier, Projector
+from gcdbench.heads import ContrastiveHead, CosineClassifier, Projector
 
-PARTS = {Tail: "backbone", CosineClassifier: "classifier", Projector: "projector"}
+PARTS = {Tail: "backbone", ContrastiveHead: "projector", CosineClassifier: "classifier", Projector: "projector"}
 """Which part of a model a module of this class is; everything else is extra."""
 
 
@@ -42,7 +42,7 @@ def count_parameters(request: RunRequest, root: Path) -> dict[str, int]:
     known: set[int] = set()
     for module in method.modules():
         part = next((name for kind, name in PARTS.items() if isinstance(module, kind)), None)
-        if part is not None:
+        if part is not None:  # what is part of such a module counts with it
             own = [p for p in module.parameters() if id(p) not in known]
             known.update(map(id, own))
             # Tails are copies of blocks that the backbone's own count has already.

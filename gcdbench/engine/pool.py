@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gcdbench.contracts import IntArray
 from gcdbench.engine.device import Compute
+from gcdbench.engine.seeding import generator
 from gcdbench.errors import UsageError
 
 
@@ -44,10 +45,10 @@ class ImagePool:
         labelled: NDArray[np.bool_],
         batch_size: int,
         queries: ImagePool | None = None,
-        random: torch.Generator | None = None,
+        seed: int = 0,
         sparse: bool = False,
     ) -> None:
-        """``sparse``: only a few rows of a large part are wanted."""
+        """``seed`` is that of its random numbers; ``sparse``: only a few rows of a large part are wanted."""
         self.index = index
         self.target = np.where(labelled, target, -1)
         self.labelled = labelled
@@ -55,7 +56,8 @@ class ImagePool:
         self._part = part
         self._batch_size = batch_size
         self._queries = queries
-        self._random = random
+        self._seed = seed
+        self._random = torch.Generator().manual_seed(seed)
         self._sparse = sparse
 
     def __len__(self) -> int:
@@ -66,13 +68,24 @@ class ImagePool:
         """The rows that must be predicted."""
         return self if self._queries is None else self._queries
 
+    @property
+    def query_places(self) -> IntArray | None:
+        """Where in this pool each query row stands."""
+        if self.queries._part != self._part:
+            return None
+        order = np.argsort(self.index, kind="stable")
+        return order[np.searchsorted(self.index, self.queries.index, sorter=order)]
+
+    def generator(self) -> torch.Generator:
+        """Random numbers for clustering."""
+        return generator(self._seed, "clustering")
+
     @torch.no_grad()
     def features(self, embed: Callable[[Tensor], Tensor], views: str = "test") -> Tensor:
         """``embed`` of every row's tokens, in row order, on the training device."""
         if views not in ("test", "train"):
             raise UsageError(f"Pool.features takes views='test' or 'train', not '{views}'.")
         if views == "train":
-            assert self._random is not None, "this pool has no random views"
             return self._embedded(embed, self._source.random(self._part, self.index, self._batch_size, self._random))
         rows, position = np.unique(self.index, return_inverse=True)
         tokens = self._source.centre(self._part, rows, self._batch_size, self._sparse)

@@ -51,6 +51,7 @@ def make_record(
     space: Workspace,
     folder: RunDirectory,
     method: Method,
+    prediction: Prediction,
     scores: Scores,
     selected: Selected | None,
     lanes: int,
@@ -93,8 +94,10 @@ def make_record(
             "base_classes": len(split.base),
             "novel_classes": len(split.novel),
             "scored": len(space.scored_rows(config.eval.rows)),
+            "clusters": len(np.unique(prediction.cluster)),
             **({"skipped": len(space.data.bad_items())} if space.data.bad_items() else {}),
         },
+        k_estimate=None if space.estimated is None else space.estimated.as_dict(),
         timings=timings(space, folder),
         peak_memory=space.compute.peak_memory(),  # before counting operations, which takes memory of its own
         flops_per_step=count_flops(space, method),

@@ -28,7 +28,8 @@ class RunRequest:
     seeds: tuple[int, ...] | None = None
     backbone: str | None = None
     epochs: int | None = None
-    k: int | None = None
+    k: int | str | None = None
+    """A number, or the name of a K estimator."""
     label_ratio: float | None = None
     novel_ratio: float | None = None
     precision: str | None = None
@@ -70,7 +71,6 @@ DEFAULT_BACKBONE = BackboneConfig().name
 _FLAGS = {
     "backbone": "backbone.name",
     "epochs": "train.epochs",
-    "k": "data.k",
     "label_ratio": "data.label_ratio",
     "novel_ratio": "data.novel_ratio",
     "precision": "train.precision",
@@ -96,13 +96,15 @@ def plan(request: RunRequest) -> Plan:
     dataset = registry.canonical("dataset", request.dataset)
     recipe = recipe_name(plugin.name, method_class.recipes, request.recipe)
     flags = {key: getattr(request, flag) for flag, key in _FLAGS.items() if getattr(request, flag) is not None}
+    flags |= _k_values(request.k)
     general = [
-        _dataset_layer(dataset_class),
+        dataset_layer(dataset_class),
         Layer(
             f"method {plugin.name}",
             {
                 "backbone.train_from": method_class.traits.train_from,
                 "views.count": method_class.traits.views,
+                "train.sampler": method_class.traits.sampler,
             },
         ),
     ]
@@ -115,7 +117,7 @@ def plan(request: RunRequest) -> Plan:
         known = (None, DEFAULT_BACKBONE, dataset_class.backbone)
         if backbone not in known and not any(f" on {backbone}" in note for note in notes):
             notes.append(f"ours: no settings for {backbone} were published; the dataset's are used as they are")
-        middle = [] if backbone is None else _backbone_layer(backbone)
+        middle = [] if backbone is None else backbone_layer(backbone)
         return resolve(
             method=plugin.name,
             dataset=dataset,
@@ -138,6 +140,15 @@ def plan(request: RunRequest) -> Plan:
     )
 
 
+def _k_values(k: int | str | None) -> dict[str, Any]:
+    """A number or an estimator; either takes the place of what a file or preset says."""
+    if k is None:
+        return {}
+    if isinstance(k, str):
+        return {"data.k": None, "data.k_from": registry.canonical("k-estimator", k)}
+    return {"data.k": k, "data.k_from": None}
+
+
 def _seeds(asked: tuple[int, ...] | None) -> tuple[int, ...]:
     """Different seeds in the order given; a seed named twice would count as two runs."""
     if asked is None:
@@ -147,7 +158,8 @@ def _seeds(asked: tuple[int, ...] | None) -> tuple[int, ...]:
     return tuple(dict.fromkeys(asked))
 
 
-def _dataset_layer(dataset: type[Dataset]) -> Layer:
+def dataset_layer(dataset: type[Dataset]) -> Layer:
+    """What a dataset says of its views and backbone."""
     values: dict[str, Any] = {}
     if dataset.views is not None:
         values = {f"views.{k}": v for k, v in dataclasses.asdict(dataset.views).items()}
@@ -156,7 +168,8 @@ def _dataset_layer(dataset: type[Dataset]) -> Layer:
     return Layer(f"dataset {dataset.name}", values)
 
 
-def _backbone_layer(name: str) -> list[Layer]:
+def backbone_layer(name: str) -> list[Layer]:
+    """The normalisation that a backbone's weights were trained with, where that is known."""
     numbers = normalisation(describe(name))
     if numbers is None:
         return []

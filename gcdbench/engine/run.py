@@ -59,7 +59,7 @@ def run(
     seeds: Sequence[int] | int | None = None,
     backbone: str | None = None,
     epochs: int | None = None,
-    k: int | None = None,
+    k: int | str | None = None,
     label_ratio: float | None = None,
     novel_ratio: float | None = None,
     precision: str | None = None,
@@ -81,8 +81,9 @@ def run(
     """Train and score a method on a dataset, once per seed, and return the records.
 
     Several methods (`"A,B"` or a list; `A:RECIPE` names a recipe) share trunk passes. Finished runs are
-    returned as they are, unfinished ones continued; ``force`` repeats them. ``settings`` maps `section.key` to values,
-    as `--set` does on the command line; ``track`` names trackers (`tensorboard`); ``cache`` is where stores live.
+    returned as they are, unfinished ones continued; ``force`` repeats them. ``k`` is a number of classes or the name
+    of a K estimator. ``settings`` maps `section.key` to values, as `--set` does on the command line; ``track`` names
+    trackers (`tensorboard`); ``cache`` is where stores live.
     """
     request = RunRequest(
         method=method if method is None or isinstance(method, str) else ",".join(method),

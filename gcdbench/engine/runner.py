@@ -282,7 +282,7 @@ class Runner:
         space.timings["evaluate"] = time.monotonic() - started
         # An earlier process may have trained some epochs with more lanes.
         lanes = max([self.most_lanes, *(int(line.get("lanes", 1)) for line in folder.epochs())])
-        record = make_record(space, folder, method, scores, self.selected, lanes)
+        record = make_record(space, folder, method, prediction, scores, self.selected, lanes)
         write_json(folder.record_file, record.as_dict())
         with suppress(OSError):  # the run is finished, whatever becomes of its log
             folder.log("finished")

@@ -15,13 +15,14 @@ from gcdbench.backbone.load import BackboneInfo, load_backbone
 from gcdbench.backbone.vit import SplitViT
 from gcdbench.config import BackboneConfig, DataConfig, Resolved, RunConfig, StoreConfig, ViewConfig, run_id
 from gcdbench.contracts import Dataset, Evaluator, IntArray, Method, Task, Truth
-from gcdbench.data.sampler import BalancedSampler
+from gcdbench.data.sampler import SAMPLERS, Sampler
 from gcdbench.engine.dataside import DataSide, Tick, open_data
 from gcdbench.engine.device import Compute, free_memory
+from gcdbench.engine.estimate import Estimated, estimate_k
 from gcdbench.engine.faults import memory_error, out_of_memory, plugin_call
 from gcdbench.engine.pool import ImagePool
 from gcdbench.engine.request import Plan
-from gcdbench.engine.seeding import fenced_rng, generator
+from gcdbench.engine.seeding import derive, fenced_rng, generator
 from gcdbench.engine.stores import Shelf, open_images
 from gcdbench.engine.tokens import TokenSource
 from gcdbench.errors import PluginError, TrainingError, UsageError
@@ -40,6 +41,7 @@ class Cache:
         self._sources: dict[Hashable, TokenSource] = {}
         self._data: dict[tuple[type, Path, DataConfig, bool], DataSide] = {}
         self._backbone: dict[tuple[BackboneConfig, int, int], tuple[SplitViT, BackboneInfo]] = {}
+        self._estimates: dict[tuple[str, int, int], Estimated] = {}
 
     def data(
         self,
@@ -83,6 +85,23 @@ class Cache:
             self._sources[key] = TokenSource(backbone.trunk, images, views, compute, micro_batch, workers, compiled)
         return self._sources[key]
 
+    def estimate(
+        self,
+        config: RunConfig,
+        data: DataSide,
+        backbone: SplitViT,
+        info: BackboneInfo,
+        source: TokenSource,
+        shelf: Shelf,
+    ) -> Estimated:
+        """The number of classes that the config's estimator finds."""
+        name = config.data.k_from
+        assert name is not None
+        key = (name, id(data), id(source))
+        if key not in self._estimates:
+            self._estimates[key] = estimate_k(name, config, data, backbone, info, source, shelf.root)
+        return self._estimates[key]
+
 
 @dataclass
 class Workspace:
@@ -96,8 +115,10 @@ class Workspace:
     compute: Compute
     source: TokenSource
     shelf: Shelf
-    sampler: BalancedSampler
+    sampler: Sampler
     evaluators: list[Evaluator]
+    estimated: Estimated | None = None
+    """What a K estimator found, if one was asked."""
     warnings: list[str] = field(default_factory=list)
     timings: dict[str, float] = field(default_factory=dict)
 
@@ -113,8 +134,26 @@ class Workspace:
 
     @property
     def k(self) -> int:
-        """Number of classes the method is told."""
-        return self.config.data.k or self.data.split.num_classes
+        """Number of classes the method is told; one that finds it itself knows of the base classes only."""
+        if self.estimated is not None:
+            return self.estimated.k
+        if self.config.data.k is not None:
+            return self.config.data.k
+        return len(self.data.split.base) if self.finds_k else self.data.split.num_classes
+
+    @property
+    def finds_k(self) -> bool:
+        """Whether the method finds the number of classes itself."""
+        return finds_k(self.plan, self.config)
+
+    @property
+    def k_source(self) -> str:
+        """Where the number of classes comes from."""
+        if self.estimated is not None:
+            return "estimated"
+        if self.config.data.k is not None:
+            return "given"
+        return "method" if self.finds_k else "true"
 
     @cached_property
     def run_id(self) -> str:
@@ -125,6 +164,7 @@ class Workspace:
             split=self.data.split.hash(),
             weights=self.backbone_info.weights_hash,
             plugin=self.plan.method.version,
+            **({} if self.estimated is None else {"k": f"{self.estimated.k} by {self.estimated.package}"}),
         )
 
     @cached_property
@@ -136,8 +176,8 @@ class Workspace:
             split_hash=self.data.split.hash(),
             scored_rows=self.config.eval.rows,
             evaluators={e.name: e.version for e in self.evaluators if e.headline},
-            k=self.k,
-            k_source="true" if self.config.data.k is None else "given",
+            k=None if self.k_source == "method" else self.k,
+            k_source=self.k_source,
             selection=self.config.eval.selection,
             reads=self.plan.method_class.traits.reads,
             approximations=self.config.approximations(),
@@ -181,10 +221,10 @@ class Workspace:
         hidden = np.full(len(scored), -1, dtype=np.int64)
         nothing = np.zeros(len(scored), dtype=bool)
         part = "train" if rows == "unlabelled" else "test"
-        queries = ImagePool(self.source, part, scored, hidden, nothing, size)
+        seed = derive(self.config.seed, "pool", *random_names)
+        queries = ImagePool(self.source, part, scored, hidden, nothing, size, seed=seed)
         everything = np.arange(len(split.target), dtype=np.int64)
-        random = generator(self.config.seed, "pool", *random_names)
-        return ImagePool(self.source, "train", everything, split.target, labelled, size, queries=queries, random=random)
+        return ImagePool(self.source, "train", everything, split.target, labelled, size, queries=queries, seed=seed)
 
 
 def prepare(
@@ -218,25 +258,40 @@ def prepare(
     source = cache.source(
         data, backbone, config.views, compute, config.store, shelf, train.micro_batch, train.compile, workers
     )
-    sampler = BalancedSampler(data.split, config.train.batch_size)
+    sampler = SAMPLERS[train.sampler](data.split, train.batch_size)
+    estimated = None
+    if config.data.k_from is not None:
+        if tick is not None:
+            tick(f"estimating the number of classes with {config.data.k_from}", 0, 1)
+        estimated = cache.estimate(config, data, backbone, info, source, shelf)
     evaluators, broken = load_evaluators()
     warnings += broken
     for message in warnings if warn else ():
         warn(message)  # type: ignore[misc]
     space = Workspace(
-        plan, resolved, data, backbone, info, compute, source, shelf, sampler, evaluators, warnings=warnings
+        plan, resolved, data, backbone, info, compute, source, shelf, sampler, evaluators, estimated, warnings
     )
     space.timings["prepare"] = time.monotonic() - started
     return space
 
 
+def finds_k(plan: Plan, config: RunConfig) -> bool:
+    """Whether the method, with these settings, finds the number of classes itself."""
+    with plugin_call(config.method, "finds_k"):
+        return bool(plan.method_class.finds_k(config.method_config))
+
+
 def _check(plan: Plan, config: RunConfig, data: DataSide) -> list[str]:
     split, name = data.split, data.dataset.name
-    if config.data.k is None and not split.complete and plan.method_class.traits.needs_k:
+    told = config.data.k is not None or config.data.k_from is not None
+    if not told and not split.complete and not finds_k(plan, config):
         raise UsageError(
-            f"Some images of '{name}' have no known class, so the number of classes is not known: "
-            f"say how many classes to look for with --k N (at least {len(split.base)})."
+            f"Some images of '{name}' have no known class, so the number of classes is not known: say how many "
+            f"classes to look for with --k N (at least {len(split.base)}), or have it estimated with --k ESTIMATOR "
+            "(`gcdbench list k-estimators`)."
         )
+    if config.data.k_from is not None and not len(split.labelled):
+        raise UsageError(f"--k {config.data.k_from} needs labelled rows, and '{name}' has none.")
     if config.data.k is not None and config.data.k < len(split.base):
         raise UsageError(f"--k is {config.data.k}, but there are {len(split.base)} base classes already.")
     if not split.complete and selection_rule(config.eval.selection).metric is not None:

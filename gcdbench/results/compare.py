@@ -12,7 +12,7 @@ from gcdbench.results.setups import Setup, distinct_names, spell
 from gcdbench.results.statistics import Difference, pairwise
 from gcdbench.results.summary import HEADLINE, mean_std
 
-_PROTOCOL_KEYS = ("data.label_ratio", "data.novel_ratio", "data.k", "eval.rows", "eval.selection")
+_PROTOCOL_KEYS = ("data.label_ratio", "data.novel_ratio", "data.k", "data.k_from", "eval.rows", "eval.selection")
 """Settings that are part of the protocol: never a note, because such results do not stand in one table."""
 
 

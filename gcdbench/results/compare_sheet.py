@@ -12,7 +12,7 @@ from gcdbench.results.record import Record
 from gcdbench.results.setups import spell
 from gcdbench.results.sheet import Cell, Sheet, cells
 from gcdbench.results.statistics import CONFIDENCE, LEVEL
-from gcdbench.results.summary import HEADLINE, spoken
+from gcdbench.results.summary import HEADLINE, spoken, spoken_k
 
 
 def published_rows(
@@ -43,7 +43,7 @@ def unpublished(record: Record) -> str:
     if record.protocol["selection"] != "last":
         told.append(f"epoch chosen by {record.protocol['selection']}")
     if record.protocol["k_source"] != "true":
-        told.append(f"K = {record.protocol['k']} ({record.protocol['k_source']})")
+        told.append(spoken_k(record.protocol))
     if flat.get("data.label_ratio") != 0.5:
         told.append(f"label ratio {spell(flat.get('data.label_ratio'))}")
     if flat.get("data.novel_ratio") is not None:
@@ -149,7 +149,7 @@ def _caption(found: Comparison) -> list[str]:
     first = found.setups[0].records[0]
     n = f"{first.data['scored']:,} {first.protocol['scored_rows']} rows"
     lines = [
-        f"Percent of {n}, {first.selected['rule']} epoch, K = {first.protocol['k']} ({first.protocol['k_source']}); "
+        f"Percent of {n}, {first.selected['rule']} epoch, {spoken_k(first.protocol)}; "
         f"mean ± standard deviation over n seeds (ddof 1). Protocol {first.fingerprint}."
     ]
     if len(found.setups) > 1:

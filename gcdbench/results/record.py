@@ -16,7 +16,7 @@ from gcdbench.errors import GcdbenchError
 from gcdbench.files import read_json
 from gcdbench.protocol import fingerprint_of
 
-SCHEMA = 3
+SCHEMA = 4
 """Raised when a field is added or the meaning of one changes. Earlier versions are read and completed."""
 
 
@@ -52,6 +52,8 @@ class Record:
     """Trained and total number of parameters."""
     data: dict[str, Any]
     """Counts of rows and classes."""
+    k_estimate: dict[str, Any] | None
+    """What the K estimator found and how, if the number of classes was estimated."""
     timings: dict[str, float]
     """Seconds per phase, summed over all processes that worked on the run."""
     peak_memory: int
@@ -100,7 +102,9 @@ def read_record(path: Path) -> Record:
         if data.get("schema") == 1:
             data = _from_version_1(data)
         if data.get("schema") == 2:
-            data = {**data, "schema": SCHEMA, "lanes": 1}
+            data = {**data, "schema": 3, "lanes": 1}
+        if data.get("schema") == 3:
+            data = {**data, "schema": SCHEMA, "k_estimate": None}
         if data.get("schema") != SCHEMA:
             raise GcdbenchError(
                 f"{path} has schema {data.get('schema')}; this gcdbench reads schemas 1 to {SCHEMA}. "

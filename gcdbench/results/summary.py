@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gcdbench.results.record import Record
 
@@ -40,3 +41,10 @@ def spoken_times(record: Record) -> str:
     """Seconds of every phase; training that lanes shared is said to be shared."""
     shared = {"train": f" (shared by {record.lanes} lanes)"} if record.lanes > 1 else {}
     return ", ".join(f"{name} {seconds:.1f} s{shared.get(name, '')}" for name, seconds in record.timings.items())
+
+
+def spoken_k(protocol: Mapping[str, Any]) -> str:
+    """`K = 10 (true)`, or that the method found it."""
+    if protocol["k"] is None:
+        return "K found by the method"
+    return f"K = {protocol['k']} ({protocol['k_source']})"

@@ -77,6 +77,7 @@ def record(
         "backbone": BACKBONE,
         "parameters": {"trained": 1, "total": 2},
         "data": {"labelled": 1500, "unlabelled": 4494, "base_classes": 100, "novel_classes": 100, "scored": 4494},
+        "k_estimate": None,
         "timings": {"prepare": 1.0, "train": 2.0, "predict": 0.1, "evaluate": 0.1},
         "peak_memory": 1,
         "flops_per_step": {"trunk": 1, "method": 1},

@@ -73,7 +73,7 @@ def test_version_2_is_read_and_completed(tmp_path):
 @pytest.mark.parametrize("version", [0, 4, "2", None])
 def test_other_versions_are_refused_with_a_sentence(version, tmp_path):
     (tmp_path / "record.json").write_text(json.dumps({**record().as_dict(), "schema": version}))
-    with pytest.raises(GcdbenchError, match=f"has schema {version}; this gcdbench reads schemas 1 to 3"):
+    with pytest.raises(GcdbenchError, match=f"has schema {version}; this gcdbench reads schemas 1 to 4"):
         read_record(tmp_path / "record.json")
 
 

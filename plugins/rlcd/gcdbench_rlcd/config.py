@@ -73,7 +73,7 @@ class RLCDConfig:
     """Spread of the AUX token's initial values (truncated normal)."""
 
     # ---- the regulariser ----
-    regulariser: Literal["cdr", "pdr", "ent", "mcc", "lerm"] = "cdr"
+    regularizer: Literal["cdr", "pdr", "ent", "mcc", "lerm"] = "cdr"
     """Which regulariser acts on the class distributions."""
     reg_classes: Literal["all", "present"] = "all"
     """CDR averages over all classes, or over those present among the hard labels of the batch."""

@@ -70,11 +70,11 @@ class RLCD(Method):
             everybody = torch.ones_like(both)
             scale = 1 - c.sup_weight if c.beta_inside else 1.0
             value = self._regularise(main_logits, c.reg_temp, everybody, batch)
-            losses.add(f"main_{c.regulariser}", value, c.beta * scale)
+            losses.add(f"main_{c.regularizer}", value, c.beta * scale)
         if c.reg_on == "both":
             scale = c.aux_self_weight if c.beta_inside else 1.0
             value = self._regularise(aux_logits, c.aux_temp, both, batch)
-            losses.add(f"aux_{c.regulariser}", value, c.beta * scale)
+            losses.add(f"aux_{c.regularizer}", value, c.beta * scale)
         return losses
 
     def _main_terms(self, losses: Losses, cls: Tensor, logits: Tensor, batch: Batch, teacher: float) -> None:
@@ -117,7 +117,7 @@ class RLCD(Method):
         classes = None
         if c.reg_classes == "present":
             classes = _present_classes(logits, rows, batch)
-        return REGULARISERS[c.regulariser](p1, p2, rows.to(p1.dtype), classes)
+        return REGULARISERS[c.regularizer](p1, p2, rows.to(p1.dtype), classes)
 
     def logits(self, tokens: Tensor) -> dict[str, Tensor]:
         """Class cosines of both branches."""

@@ -184,7 +184,7 @@ def test_rows_of_the_ablation_table(row, switches, terms):
 
 @pytest.mark.parametrize("name", ["cdr", "pdr", "ent", "mcc", "lerm"])
 def test_regularisers_are_configuration(name):
-    losses = make(recipe("paper", regulariser=name))(batch(), T)
+    losses = make(recipe("paper", regularizer=name))(batch(), T)
     assert {f"main_{name}", f"aux_{name}"} <= set(losses)
     losses.total().backward()
 

@@ -19,11 +19,12 @@ from gcdbench.losses import (
     supervised_contrastive,
 )
 from gcdbench.predicting import predict_by_logits
+from gcdbench.regularisers import RegulariserSlot, regularise
 from gcdbench.schedules import warm_down
 
 
 @dataclass(frozen=True)
-class SimGCDConfig:
+class SimGCDConfig(RegulariserSlot):
     """Settings of SimGCD."""
 
     sup_weight: float = 0.35
@@ -48,6 +49,7 @@ class SimGCDConfig:
     """Width of the projector's output."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("student_temp", "teacher_temp_start", "teacher_temp_end", "supcon_temp", "info_nce_temp"):
             if getattr(self, name) <= 0:
                 raise UsageError(f"method.{name} is {getattr(self, name)}; a temperature must be positive.")
@@ -73,6 +75,10 @@ class SimGCD(Method):
 
     def forward(self, batch: Batch, t: Progress) -> Losses:
         """All five terms, weighted."""
+        return self.terms(batch, t)[0]
+
+    def terms(self, batch: Batch, t: Progress) -> tuple[Losses, Tensor]:
+        """The terms and the logits of both views, for methods that add to them."""
         c: SimGCDConfig = self.config
         cls = self.tail(batch.tokens)[:, 0]
         projection = self.projector(cls)
@@ -90,7 +96,8 @@ class SimGCD(Method):
         losses.add("neg_entropy", negative_mean_entropy(logits, c.student_temp), unsup * c.entropy_weight)
         losses.add("info_nce", info_nce(projection, c.info_nce_temp), unsup)
         losses.add("supcon", supervised_contrastive(projection, target, labelled, c.supcon_temp), c.sup_weight)
-        return losses
+        regularise(losses, c, logits)
+        return losses, logits
 
     def logits(self, tokens: Tensor) -> dict[str, Tensor]:
         """Class cosines of the main head."""

@@ -1,0 +1,83 @@
+"""The number of classes of a dataset without a run: `gcdbench estimate-k`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gcdbench import registry
+from gcdbench.backbone.catalogue import short_name
+from gcdbench.config import Layer, RunConfig, resolve
+from gcdbench.engine.dataside import DataSide
+from gcdbench.engine.device import Compute, choose_device
+from gcdbench.engine.estimate import Estimated, estimate_k
+from gcdbench.engine.reporter import Reporter
+from gcdbench.engine.request import backbone_layer, dataset_layer
+from gcdbench.engine.workspace import Cache
+from gcdbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from gcdbench.engine.run import Place
+
+
+@dataclass(frozen=True)
+class _NoMethod:
+    """No method, no settings."""
+
+
+@dataclass(frozen=True)
+class EstimateAnswer:
+    """What was found, and on what."""
+
+    found: Estimated
+    config: RunConfig
+    data: DataSide
+
+    @property
+    def true_k(self) -> int | None:
+        """The true number of classes, where it is known."""
+        return self.data.split.num_classes if self.data.split.complete else None
+
+
+def estimate_alone(
+    dataset: str,
+    estimator: str,
+    place: Place,
+    *,
+    backbone: str | None = None,
+    largest: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    reporter: Reporter | None = None,
+) -> EstimateAnswer:
+    """Ask an estimator about a dataset with the settings that a run would have."""
+    reporter = reporter or Reporter()
+    dataset_class = registry.load("dataset", dataset)
+    flags = {} if backbone is None else {"backbone.name": backbone}
+    over = [Layer("--set", dict(settings or {})), Layer("command line", flags)]
+
+    def build(between: list[Layer]) -> RunConfig:
+        return resolve(
+            method="",
+            dataset=registry.canonical("dataset", dataset),
+            recipe="",
+            seed=0,
+            method_config=_NoMethod,
+            layers=[dataset_layer(dataset_class), *between, *over],
+        ).config
+
+    config = build(backbone_layer(short_name(build([]).backbone.name)))
+    cache = Cache()
+    reporter.phase("preparing data and backbone")
+    data = cache.data(dataset_class, place.root, config.data, False, place.shelf, reporter.working)
+    if not len(data.split.labelled):
+        raise UsageError(f"'{config.dataset}' has no labelled rows, without which nothing can be estimated.")
+    network, info = cache.backbone(config.backbone, config.views.crop, 0)
+    compute = Compute(choose_device(place.device), config.train.precision)
+    network.to(compute.device)
+    source = cache.source(
+        data, network, config.views, compute, config.store, place.shelf, config.train.micro_batch, False, place.workers
+    )
+    reporter.phase(f"estimating the number of classes with {estimator}")
+    found = estimate_k(estimator, config, data, network, info, source, place.shelf.root, largest)
+    return EstimateAnswer(found, config, data)

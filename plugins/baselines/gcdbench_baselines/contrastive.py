@@ -1,0 +1,49 @@
+"""What GCD and SupRef share: settings of a contrastive head and of the semi-supervised k-means at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gcdbench.clustering import semi_supervised_kmeans
+from gcdbench.contracts import Pool, Prediction
+from gcdbench.errors import UsageError
+from gcdbench.predicting import predict_by_clusters
+
+
+@dataclass(frozen=True)
+class ClusteringConfig:
+    """Settings of the semi-supervised k-means that makes the prediction."""
+
+    restarts: int = 100
+    """Starts of semi-supervised k-means, of which the best is taken."""
+    iterations: int = 200
+    """Iterations of each start at most."""
+
+    def __post_init__(self) -> None:
+        if min(self.restarts, self.iterations) < 1:
+            raise UsageError("method.restarts and method.iterations must be at least 1.")
+
+
+def predict_by_kmeans(
+    pool: Pool, embed: Callable[[Tensor], Tensor], config: ClusteringConfig, num_base: int, clusters: int
+) -> Prediction:
+    """Semi-supervised k-means over labelled and unlabelled rows; the answer for the query rows."""
+    features = pool.features(embed)
+    target = torch.from_numpy(pool.target)
+    present = torch.unique(target[target >= 0])
+    # A class without a labelled row has no mean to start from: the others close ranks, and it is found or it is not.
+    number = torch.full((num_base + 1,), -1)
+    number[present] = torch.arange(len(present))
+    found = semi_supervised_kmeans(
+        features,
+        number[target],
+        clusters,
+        pool.generator(),
+        restarts=config.restarts,
+        iterations=config.iterations,
+    )
+    return predict_by_clusters(pool, embed, features, found.labels.cpu().numpy(), num_base)

@@ -1,0 +1,81 @@
+"""GCD (Vaze, Han, Vedaldi, Zisserman; CVPR 2022): contrastive training, then semi-supervised k-means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from gcdbench.contracts import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task, Traits
+from gcdbench.engine.optim import sgd
+from gcdbench.errors import UsageError
+from gcdbench.heads import ContrastiveHead
+from gcdbench.losses import info_nce, supervised_contrastive
+from gcdbench.predicting import cls_embedding
+from gcdbench_baselines.contrastive import ClusteringConfig, predict_by_kmeans
+
+
+@dataclass(frozen=True)
+class GCDConfig(ClusteringConfig):
+    """Settings of GCD."""
+
+    sup_weight: float = 0.35
+    """lambda: share of the supervised contrastive loss; InfoNCE has the rest."""
+    info_nce_temp: float = 1.0
+    """Temperature of InfoNCE over all rows."""
+    supcon_temp: float = 0.07
+    """Temperature of the supervised contrastive loss over labelled rows."""
+    head_hidden: int = 2048
+    """Width of the head's hidden layers."""
+    head_narrow: int = 256
+    """Width of the head's narrow layer."""
+    head_out: int = 65536
+    """Number of the head's outputs, on which the losses act."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.info_nce_temp, self.supcon_temp) <= 0:
+            raise UsageError("method.info_nce_temp and method.supcon_temp must be positive.")
+        if min(self.head_hidden, self.head_narrow, self.head_out) < 1:
+            raise UsageError("The widths method.head_hidden, head_narrow and head_out must be at least 1.")
+        if not 0 <= self.sup_weight <= 1:
+            raise UsageError(f"method.sup_weight is {self.sup_weight}; it must lie between 0 and 1.")
+
+
+class GCD(Method):
+    """CLS after the (frozen) final norm; losses on DINO's head; clusters of the backbone's features."""
+
+    Config: ClassVar[type] = GCDConfig
+    traits: ClassVar[Traits] = Traits(inductive=False)
+    recipes: ClassVar[tuple[str, ...]] = ("paper",)
+
+    def __init__(self, config: GCDConfig, task: Task) -> None:
+        super().__init__(config, task)
+        self.tail = task.backbone.tail(norm=True)
+        widths = (config.head_hidden, config.head_narrow, config.head_out)
+        self.head = ContrastiveHead(task.backbone.embed_dim, *widths, task.generator)
+
+    def forward(self, batch: Batch, t: Progress) -> Losses:
+        """InfoNCE over all rows and the supervised contrastive loss over labelled ones."""
+        c: GCDConfig = self.config
+        projection = self.head(self.tail(batch.tokens)[:, 0])
+        losses = Losses()
+        losses.add("info_nce", info_nce(projection, c.info_nce_temp), 1 - c.sup_weight)
+        supcon = supervised_contrastive(projection, batch.target, batch.labelled, c.supcon_temp)
+        losses.add("supcon", supcon, c.sup_weight)
+        return losses
+
+    def optimizers(self, stage: Stage) -> dict[str, Optim]:
+        """SGD over one group: everything is decayed, biases too."""
+        train = self.task.train
+        everything = [p for _, p in self.trained_parameters()]
+        return {"main": sgd([{"params": everything, "weight_decay": train.weight_decay}], train)}
+
+    def features(self, tokens: Tensor) -> Tensor:
+        """CLS, which is clustered."""
+        return self.tail(tokens)[:, 0]
+
+    def predict(self, pool: Pool) -> Prediction:
+        """Semi-supervised k-means over all rows."""
+        return predict_by_kmeans(pool, cls_embedding(self.tail), self.config, self.task.num_base, self.task.num_classes)

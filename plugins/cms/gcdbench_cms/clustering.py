@@ -1,0 +1,64 @@
+"""The clusters of CMS: mean shift over all rows, Ward's tree after each round, the round that fits the labels best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from gcdbench.contracts import IntArray
+from gcdbench.ward import Dendrogram, ward
+from gcdbench_cms.cutting import Cut, best_cut
+from gcdbench_cms.meanshift import shift_all
+
+
+@dataclass(frozen=True)
+class Shifting:
+    """Settings of the iterated mean shift."""
+
+    neighbours: int = 8
+    alpha: float = 0.5
+    rounds: int = 20
+    """Rounds at most."""
+    patience: int = 2
+    """Rounds without a better accuracy of the labelled rows after which it ends."""
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """The best round."""
+
+    tree: Dendrogram
+    features: Tensor
+    cut: Cut
+
+    def labels(self) -> IntArray:
+        """The cluster of each row."""
+        return self.tree.cut(self.cut.clusters)
+
+
+def shift_and_cut(
+    features: Tensor, target: IntArray, num_base: int, smallest: int, largest: int, settings: Shifting
+) -> Shifted:
+    """Shift, build the tree and cut it, until labelled rows agree no better. The first round is without a shift.
+
+    ``smallest`` and ``largest`` bound the number of clusters; equal, they fix it.
+    """
+    current = F.normalize(features.float(), dim=1)
+    best: Shifted | None = None
+    since = 0
+    for number in range(settings.rounds):
+        if number:
+            current = shift_all(current, settings.neighbours, settings.alpha)
+        tree = ward(current)
+        found = Shifted(tree, current, best_cut(tree, target, num_base, smallest, largest))
+        since += 1
+        # Of equal rounds the later one is taken: its clusters are tighter. Patience counts real gains only.
+        if best is None or found.cut.accuracy >= best.cut.accuracy:
+            since = 0 if best is None or found.cut.accuracy > best.cut.accuracy else since
+            best = found
+        if since >= settings.patience:
+            break
+    assert best is not None
+    return best

@@ -1,0 +1,49 @@
+"""Where to cut a tree of clusters: where it agrees best with the labels of labelled rows. No other label is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from scipy.optimize import linear_sum_assignment
+
+from gcdbench.contracts import IntArray
+from gcdbench.ward import Dendrogram
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A number of clusters, how well the labelled rows agree with it, and what else was tried."""
+
+    clusters: int
+    accuracy: float
+    tried: dict[int, float] = field(default_factory=dict)
+
+
+def accuracy_of(tree: Dendrogram, target: IntArray, num_base: int, clusters: int) -> float:
+    """Share of labelled rows in the cluster that stands for their class, under the best assignment."""
+    return best_cut(tree, target, num_base, clusters, clusters).accuracy
+
+
+def best_cut(tree: Dendrogram, target: IntArray, num_base: int, smallest: int, largest: int, patience: int = 50) -> Cut:
+    """The number of clusters with the highest accuracy, from the smallest upward until ``patience`` brought no gain.
+
+    Of equal ones the smallest is taken.
+    """
+    count = tree.counts(target, num_base)
+    labelled = max(1, int((target >= 0).sum()))
+    nodes = set(tree.nodes(smallest))
+    tried: dict[int, float] = {}
+    best, since = smallest, 0
+    for clusters in range(smallest, min(largest, tree.rows) + 1):
+        if clusters > smallest:  # the merge that is undone next is the highest one left
+            node = max(nodes)
+            nodes.remove(node)
+            nodes.update(map(int, tree.merges[node - tree.rows]))
+        table = count(sorted(nodes))
+        tried[clusters] = float(table[linear_sum_assignment(table, maximize=True)].sum() / labelled)
+        since += 1
+        if tried[clusters] > tried[best]:
+            best, since = clusters, 0
+        if since > patience:
+            break
+    return Cut(best, tried[best], tried)

@@ -1,0 +1,46 @@
+"""Mean shift by nearest neighbours: each feature moves towards the mean of its neighbours in a bank."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+BLOCK_BYTES = 64 << 20
+"""Largest table of similarities that is in memory at a time."""
+
+
+@torch.no_grad()
+def neighbour_mean(features: Tensor, bank: Tensor, count: int) -> Tensor:
+    """Mean of the ``count`` nearest vectors of the bank, the very nearest (the row itself) left out.
+
+    Both are of length one. The bank is gone through in blocks, whatever its size; it may be of a smaller type.
+    """
+    keep = min(count + 1, len(bank))
+    best = torch.full((len(features), 0), -torch.inf, device=features.device)
+    place = torch.zeros((len(features), 0), dtype=torch.long, device=features.device)
+    step = max(1, BLOCK_BYTES // (4 * max(1, len(features))))
+    for start in range(0, len(bank), step):
+        near = features.float() @ bank[start : start + step].to(features.device).float().T
+        both = torch.cat([best, near], dim=1)
+        here = torch.arange(start, start + near.shape[1], device=features.device).expand(len(features), -1)
+        best, chosen = both.topk(min(keep, both.shape[1]), dim=1)
+        place = torch.cat([place, here], dim=1).gather(1, chosen)
+    others = place[:, 1:] if place.shape[1] > 1 else place
+    total = torch.zeros_like(features, dtype=torch.float32)
+    for column in others.T:  # one neighbour at a time: (rows, count, dim) would be count times as large
+        total += bank[column.to(bank.device)].to(features.device).float()
+    return total / max(1, others.shape[1])
+
+
+def shifted(features: Tensor, means: Tensor, alpha: float) -> Tensor:
+    """(1 - alpha) features + alpha means, of length one; the length itself is not learnt from."""
+    moved = (1 - alpha) * features + alpha * means
+    return moved / moved.detach().norm(dim=1, keepdim=True).clamp(min=1e-12)
+
+
+@torch.no_grad()
+def shift_all(features: Tensor, count: int, alpha: float, rows: int = 1024) -> Tensor:
+    """Every row of a set shifted among the set, some rows at a time."""
+    parts = [shifted(part, neighbour_mean(part, features, count), alpha) for part in features.split(rows)]
+    return F.normalize(torch.cat(parts), dim=1)

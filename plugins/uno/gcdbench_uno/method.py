@@ -1,0 +1,172 @@
+"""UNO+: one objective for labelled and unlabelled rows, by swapped Sinkhorn pseudo-labels on several heads.
+
+UNO is for novel classes alone (every unlabelled row is of one). The adaptation to GCD is ours, after what little is
+published about it: the heads' outputs are put together, and the assignment of unlabelled rows runs over all classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gcdbench.config import TrainConfig
+from gcdbench.contracts import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task
+from gcdbench.engine.optim import decay_groups, sgd
+from gcdbench.errors import UsageError
+from gcdbench.heads import CosineClassifier
+from gcdbench.losses import cross_entropy
+from gcdbench.predicting import predict_by_logits
+from gcdbench.regularisers import RegulariserSlot, regularise
+from gcdbench_uno.heads import ClusterHead
+from gcdbench_uno.losses import swapped_prediction
+
+
+@dataclass(frozen=True)
+class UNOConfig(RegulariserSlot):
+    """Settings of UNO+."""
+
+    pretrain_epochs: int = 100
+    """Epochs of supervised training on labelled rows before discovery."""
+    heads: int = 4
+    """Heads that cluster, and as many that over-cluster."""
+    overcluster: int = 3
+    """Prototypes of an over-clustering head for each novel class."""
+    temperature: float = 0.1
+    """Temperature of the predictions."""
+    sinkhorn_epsilon: float = 0.05
+    """Sharpness of the assignments: smaller is harder."""
+    sinkhorn_iterations: int = 3
+    """Iterations of Sinkhorn-Knopp."""
+    warmup_epochs: int = 10
+    """Epochs over which the learning rate of discovery rises linearly."""
+    projector_hidden: int = 2048
+    """Width of the projectors' hidden layer."""
+    projector_out: int = 256
+    """Width of the projectors' output."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.temperature, self.sinkhorn_epsilon) <= 0:
+            raise UsageError("method.temperature and method.sinkhorn_epsilon must be positive.")
+        for name in ("heads", "overcluster", "sinkhorn_iterations", "projector_hidden", "projector_out"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"method.{name} is {getattr(self, name)}; it must be at least 1.")
+        if min(self.pretrain_epochs, self.warmup_epochs) < 0:
+            raise UsageError("method.pretrain_epochs and method.warmup_epochs must not be negative.")
+
+
+@dataclass(frozen=True)
+class WarmupCosine:
+    """Linear from a tenth of the rate over some epochs, then along half a cosine down to ``floor``."""
+
+    warmup: int
+    floor: float
+
+    def __call__(self, initial: float, t: Progress) -> float:
+        """The rate of epoch ``t.epoch``."""
+        warmup = min(self.warmup, t.epochs - 1)
+        if t.epoch < warmup:
+            return initial * (0.1 + 0.9 * t.epoch / warmup)
+        done = (t.epoch - warmup) / max(1, t.epochs - warmup)
+        return self.floor + (initial - self.floor) * (1 + math.cos(math.pi * done)) / 2
+
+
+class UNO(Method):
+    """A unified objective for novel class discovery (Fini et al., ICCV 2021), adapted to GCD."""
+
+    Config: ClassVar[type] = UNOConfig
+    recipes: ClassVar[tuple[str, ...]] = ("adapted",)
+    head_loss: Tensor
+
+    def __init__(self, config: UNOConfig, task: Task) -> None:
+        super().__init__(config, task)
+        dim, novel = task.backbone.embed_dim, task.num_classes - task.num_base
+        self.tail = task.backbone.tail(norm=True)
+        self.labelled_head = CosineClassifier(dim, task.num_base, task.generator)
+        self.cluster_heads = self._heads(dim, novel)
+        self.over_heads = self._heads(dim, novel * config.overcluster)
+        self.register_buffer("head_loss", torch.zeros(config.heads))
+
+    def _heads(self, dim: int, prototypes: int) -> nn.ModuleList:
+        c: UNOConfig = self.config
+        if not prototypes:  # K is the number of base classes: there is nothing to discover
+            return nn.ModuleList()
+        widths = (c.projector_hidden, c.projector_out)
+        return nn.ModuleList(ClusterHead(dim, *widths, prototypes, self.task.generator) for _ in range(c.heads))
+
+    def stages(self) -> Sequence[Stage]:
+        """Supervised training on labelled rows, then discovery."""
+        return (Stage("pretrain", self.config.pretrain_epochs), Stage("discover", self.task.train.epochs))
+
+    def optimizers(self, stage: Stage) -> dict[str, Optim]:
+        """SGD with a cosine; discovery warms up."""
+        train: TrainConfig = self.task.train
+        if stage.name == "pretrain":
+            trained = [*self.tail.named_parameters(prefix="tail"), *self.labelled_head.named_parameters(prefix="head")]
+            return {"main": sgd(decay_groups([(n, p) for n, p in trained if p.requires_grad], train), train)}
+        optimizer = sgd(decay_groups(self.trained_parameters(), train), train).optimizer
+        return {"main": Optim(optimizer, WarmupCosine(self.config.warmup_epochs, train.lr * train.lr_floor))}
+
+    def on_epoch_start(self, pool: Pool, t: Progress) -> None:
+        """The best head is that with the smallest loss of an epoch."""
+        self.head_loss.zero_()
+
+    def forward(self, batch: Batch, t: Progress) -> Losses:
+        """Cross entropy of labelled rows; in discovery the swapped predictions of all heads."""
+        c: UNOConfig = self.config
+        cls = self.tail(batch.tokens)[:, 0]
+        known = self.labelled_head(cls)
+        losses = Losses()
+        if t.stage == "pretrain":
+            ce = cross_entropy(known, batch.target.repeat(2), batch.labelled.repeat(2), c.temperature)
+            losses.add("ce", ce)
+            return losses
+        clusters = self._logits(cls, known, self.cluster_heads)
+        found = torch.stack([self._swapped(logits, batch) for logits in clusters])
+        if self.training and len(found) == len(self.head_loss):
+            self.head_loss += found.detach()
+        losses.add("cluster", found.mean(), 0.5)
+        over = [self._swapped(logits, batch) for logits in self._logits(cls, known, self.over_heads)]
+        losses.add("overcluster", torch.stack(over).mean(), 0.5)
+        regularise(losses, c, torch.stack(clusters).mean(0))
+        return losses
+
+    def on_step_end(self, batch: Batch, t: Progress) -> None:
+        """Prototypes keep length one, so that their learning rate stays what it is."""
+        for module in self.modules():
+            if isinstance(module, CosineClassifier):
+                module.weight.copy_(F.normalize(module.weight, dim=1))
+
+    def _swapped(self, logits: Tensor, batch: Batch) -> Tensor:
+        c: UNOConfig = self.config
+        return swapped_prediction(
+            logits, batch.target, batch.labelled, c.temperature, c.sinkhorn_epsilon, c.sinkhorn_iterations
+        )
+
+    def _logits(self, cls: Tensor, known: Tensor, heads: nn.ModuleList) -> list[Tensor]:
+        """Per head the cosines with labelled classes, then with its own prototypes."""
+        return [torch.cat([known, head(cls)], dim=1) for head in heads] or [known]
+
+    def logits(self, tokens: Tensor) -> dict[str, Tensor]:
+        """Cosines of the head that had the smallest loss in the last epoch."""
+        cls = self.tail(tokens)[:, 0]
+        return {"main": self._logits(cls, self.labelled_head(cls), self._best())[0]}
+
+    def _best(self) -> nn.ModuleList:
+        if not len(self.cluster_heads):
+            return self.cluster_heads
+        return nn.ModuleList([self.cluster_heads[int(self.head_loss.argmin())]])
+
+    def features(self, tokens: Tensor) -> Tensor:
+        """CLS."""
+        return self.tail(tokens)[:, 0]
+
+    def predict(self, pool: Pool) -> Prediction:
+        """Argmax of the best head."""
+        return predict_by_logits(pool, self.logits, self.task.num_base, self.config.temperature)
