@@ -1,7 +1,8 @@
 """Presets: the values a method's recipe prescribes, per dataset and backbone, from TOML files of the plugin.
 
-`presets/<recipe>.toml` in the method's package (or `presets/<module>.<recipe>.toml`, where a package has several methods
-in modules of their own) holds `[default]` and any number of `[dataset.NAME]` and `[dataset.NAME.on.BACKBONE]` tables. Each may have sub-tables named like config sections (`train`, `method`, ...)
+`presets/<recipe>.toml` in the package of the method (or `presets/<module>.<recipe>.toml`, where a package has several
+methods in modules of their own) holds `[default]` and any number of `[dataset.NAME]` and `[dataset.NAME.on.BACKBONE]`
+tables. Each may have sub-tables named like config sections (`train`, `method`, ...)
 and a `source`: where the values were published, or that they are ours.
 """
 

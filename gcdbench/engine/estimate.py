@@ -61,8 +61,22 @@ def estimate_k(
     cache: Path,
     largest: int | None = None,
 ) -> Estimated:
-    """Ask an estimator, or take what it has answered before for the same data and backbone."""
+    """Ask an installed estimator, or take what it has answered before for the same data and backbone."""
     plugin = registry.get("k-estimator", name)
+    return estimate_with(plugin, config, data, backbone, info, source, cache, largest)
+
+
+def estimate_with(
+    plugin: registry.Plugin,
+    config: RunConfig,
+    data: DataSide,
+    backbone: SplitViT,
+    info: BackboneInfo,
+    source: TokenSource,
+    cache: Path,
+    largest: int | None = None,
+) -> Estimated:
+    """The same for an estimator that need not be installed."""
     kind = plugin.load()
     if not (isinstance(kind, type) and issubclass(kind, KEstimator)):
         raise PluginError(f"The plugin '{plugin.name}' is not a gcdbench.KEstimator but {kind!r}.")

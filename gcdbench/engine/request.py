@@ -88,12 +88,23 @@ def plan(request: RunRequest) -> Plan:
     if request.method is None or request.dataset is None:
         absent = "--method" if request.method is None else "--dataset"
         raise UsageError(f"{absent} is missing: give it on the command line or in [run] of the config file.")
-    plugin = registry.get("method", request.method)
+    dataset_class = registry.load("dataset", request.dataset)
+    dataset = registry.canonical("dataset", request.dataset)
+    return plan_of(request, registry.get("method", request.method), dataset, dataset_class, file_layer)
+
+
+def plan_of(
+    request: RunRequest,
+    plugin: registry.Plugin,
+    dataset: str,
+    dataset_class: type[Dataset],
+    file_layer: Layer | None = None,
+) -> Plan:
+    """The plan for a method and a dataset that need not be installed."""
+    file_layer = file_layer or Layer("config file", {})
     method_class = plugin.load()
     if not (isinstance(method_class, type) and issubclass(method_class, Method)):
         raise PluginError(f"The plugin '{plugin.name}' is not a gcdbench.Method but {method_class!r}.")
-    dataset_class = registry.load("dataset", request.dataset)
-    dataset = registry.canonical("dataset", request.dataset)
     recipe = recipe_name(plugin.name, method_class.recipes, request.recipe)
     flags = {key: getattr(request, flag) for flag, key in _FLAGS.items() if getattr(request, flag) is not None}
     flags |= _k_values(request.k)

@@ -63,14 +63,17 @@ def published_tables() -> dict[str, PublishedTable]:
     """Every table that an installed method plugin ships, by id."""
     tables: dict[str, PublishedTable] = {}
     for folder in _folders():
-        protocol_notes = _read(folder / NOTES).get("method", {}) if (folder / NOTES).is_file() else {}
-        for path in sorted(folder.glob("*.toml")):
-            if path.name != NOTES:
-                table = _table(path, protocol_notes)
-                if table.id in tables:
-                    raise PluginError(f"{path} and {tables[table.id].file} both hold a table called '{table.id}'.")
-                tables[table.id] = table
+        for table in read_tables(folder):
+            if table.id in tables:
+                raise PluginError(f"{table.file} and {tables[table.id].file} both hold a table called '{table.id}'.")
+            tables[table.id] = table
     return tables
+
+
+def read_tables(folder: Path) -> list[PublishedTable]:
+    """The tables in a plugin's `paper` folder."""
+    protocol_notes = _read(folder / NOTES).get("method", {}) if (folder / NOTES).is_file() else {}
+    return [_table(path, protocol_notes) for path in sorted(folder.glob("*.toml")) if path.name != NOTES]
 
 
 def _folders() -> list[Path]:

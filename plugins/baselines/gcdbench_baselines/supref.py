@@ -1,7 +1,7 @@
 """SupRef, the supervised reference: trained on labelled rows alone, as a classifier over the base classes.
 
-Its oracle base accuracy is what RLCD's paper compares with. To answer for novel rows as well, its features are clustered
-by semi-supervised k-means; that part is ours.
+Its oracle base accuracy is what the RLCD paper compares with. To answer for novel rows as well, its features are
+clustered by semi-supervised k-means; that part is ours.
 """
 
 from __future__ import annotations

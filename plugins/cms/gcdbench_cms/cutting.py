@@ -25,9 +25,10 @@ def accuracy_of(tree: Dendrogram, target: IntArray, num_base: int, clusters: int
 
 
 def best_cut(tree: Dendrogram, target: IntArray, num_base: int, smallest: int, largest: int, patience: int = 50) -> Cut:
-    """The number of clusters with the highest accuracy, from the smallest upward until ``patience`` brought no gain.
+    """The number of clusters with the highest accuracy, from the smallest upward until ``patience`` were worse.
 
-    Of equal ones the smallest is taken.
+    Of equal ones the largest is taken. Labelled rows cannot tell whether novel classes are kept apart, but they tell
+    when classes begin to fall to pieces: the finest cut that leaves the known ones whole is the best guess at the rest.
     """
     count = tree.counts(target, num_base)
     labelled = max(1, int((target >= 0).sum()))
@@ -42,7 +43,7 @@ def best_cut(tree: Dendrogram, target: IntArray, num_base: int, smallest: int, l
         table = count(sorted(nodes))
         tried[clusters] = float(table[linear_sum_assignment(table, maximize=True)].sum() / labelled)
         since += 1
-        if tried[clusters] > tried[best]:
+        if tried[clusters] >= tried[best]:
             best, since = clusters, 0
         if since > patience:
             break

@@ -1,0 +1,145 @@
+"""Checks of datasets."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from gcdbench.config import DataConfig
+from gcdbench.contracts import Index
+from gcdbench.data.locate import data_root
+from gcdbench.data.opened import OpenedDataset, open_dataset
+from gcdbench.data.splits import index_hash, make_split
+from gcdbench.errors import DataError, PluginError
+from gcdbench.testing.kit import Failed, NotApplicable, check
+
+SAMPLE = 12
+"""Images of each part that are opened."""
+
+
+def _open(subject: Any) -> OpenedDataset:
+    return open_dataset(subject.cls, data_root(subject.root))
+
+
+def _parts(subject: Any) -> dict[str, Index]:
+    """The parts that are there."""
+    found = {}
+    for part in ("train", "test"):
+        try:
+            found[part] = _open(subject).index(part)
+        except PluginError:
+            raise
+        except DataError:
+            if part == "train":
+                raise
+    return found
+
+
+@check(
+    "dataset",
+    "describes-itself",
+    explains="name, title and layout are set, and name is the registered one: errors and records use them.",
+    fix="Set name, title and layout on the class.",
+)
+def describes_itself(subject: Any) -> None:
+    """Texts on the class."""
+    for attribute in ("name", "title", "layout"):
+        if not isinstance(getattr(subject.cls, attribute, None), str):
+            raise Failed(f"{attribute} is not set")
+    if subject.cls.name != subject.name:
+        raise Failed(f"it is registered as '{subject.name}' but calls itself '{subject.cls.name}'")
+
+
+@check(
+    "dataset",
+    "missing-data",
+    explains="Constructing the dataset touches no file, and files that are missing are told as a "
+    "gcdbench.errors.DataError.",
+    fix="Read nothing in __init__; raise DataError with the file's name and what to do.",
+    needs=("describes-itself",),
+)
+def missing_data_is_told(subject: Any) -> None:
+    """An empty data root."""
+    with tempfile.TemporaryDirectory() as empty:
+        dataset = open_dataset(subject.cls, Path(empty) / "nothing")
+        try:
+            dataset.index("train")
+            dataset.require_files("train")
+        except PluginError as fault:
+            raise Failed(f"without data: {fault}") from fault
+        except DataError:
+            return
+    raise NotApplicable("the dataset needs no files below the data root")
+
+
+@check(
+    "dataset",
+    "index",
+    explains="The index names every row once, with a label from the classes or -1, without opening an "
+    "image, and is the same each time.",
+    fix="Build it from annotation files and sorted folder listings.",
+    needs=("describes-itself",),
+)
+def index_is_sound(subject: Any) -> None:
+    """Both parts, twice."""
+    opened: list[Any] = []
+    original = Image.open
+
+    def watch(*arguments: Any, **more: Any) -> Any:
+        opened.append(arguments[0])
+        return original(*arguments, **more)
+
+    Image.open = watch
+    try:
+        parts = _parts(subject)
+    finally:
+        Image.open = original
+    if opened:
+        raise Failed(f"index opens images ({opened[0]})")
+    for part, index in parts.items():
+        if len(set(index.items)) < len(index.items):
+            raise Failed(f"two rows of {part} have the same name")
+        if index_hash(index) != index_hash(_open(subject).index(part)):
+            raise Failed(f"the index of {part} is not the same twice")
+
+
+@check(
+    "dataset",
+    "split",
+    explains="Base and novel classes are different classes of the index, and the labelled rows are rows of"
+    " base classes.",
+    fix="Return gcdbench.ClassSplit with class ids of the index; leave labelled_rows to the published"
+    " draw unless the data says which rows are labelled.",
+    needs=("index",),
+)
+def split_is_sound(subject: Any) -> None:
+    """As a run splits it."""
+    dataset = _open(subject)
+    split = make_split(dataset, dataset.index("train"), DataConfig())
+    if not len(split.labelled):
+        raise Failed("not one row is labelled")
+
+
+@check(
+    "dataset",
+    "images",
+    explains="Every row has an RGB image, the same each time.",
+    fix="Return a PIL image after .convert('RGB'); open the file of that very row.",
+    needs=("index",),
+)
+def images_can_be_read(subject: Any) -> None:
+    """Some rows of each part, twice."""
+    for part, index in _parts(subject).items():
+        one, two = _open(subject), _open(subject)
+        for row in np.unique(np.linspace(0, len(index) - 1, SAMPLE).astype(int)):
+            image = one.image(part, int(row))
+            if not isinstance(image, Image.Image) or image.mode != "RGB":
+                raise Failed(
+                    f"image {row} of {part} is no RGB image but {getattr(image, 'mode', type(image).__name__)}"
+                )
+            if image.tobytes() != two.image(part, int(row)).tobytes():
+                raise Failed(f"image {row} of {part} is not the same twice")

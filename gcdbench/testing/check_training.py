@@ -1,0 +1,95 @@
+"""Checks of whole short runs: the same twice, interrupted, in lanes, and without a look at hidden labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gcdbench.engine.same import difference
+from gcdbench.testing.easy import ShuffledDigits
+from gcdbench.testing.kit import Failed, NotApplicable, check
+from gcdbench.testing.lab import Trained
+
+
+def _different(one: Trained, two: Trained) -> str | None:
+    """What differs first; state before predictions, since it explains more."""
+    return difference(one.plain(), two.plain(), "run")
+
+
+@check(
+    "method",
+    "deterministic",
+    explains="The same run gives the same losses, weights and predictions to the last bit.",
+    fix="Take random numbers from task.generator, Progress.generator and pool.generator() or from "
+    "torch's global stream (which the harness sets), never from the clock or an unseeded "
+    "generator; do not iterate over sets.",
+    needs=("prediction-repeats",),
+)
+def deterministic(lab: Any) -> None:
+    """The same run twice."""
+    changed = _different(lab.reference, lab.train(lab.space())[0])
+    if changed is not None:
+        raise Failed(f"a second run differs in {changed}")
+
+
+@check(
+    "method",
+    "hidden-labels",
+    explains="Shuffling the labels that are hidden changes nothing at all: a method must not find a way to read them.",
+    fix="Use only what Batch, Pool and Task hold; their targets are -1 where a label is hidden.",
+    needs=("deterministic",),
+)
+def hidden_labels_do_not_matter(lab: Any) -> None:
+    """The same run on the same images with other hidden labels."""
+    changed = _different(lab.reference, lab.train(lab.space(dataset=ShuffledDigits))[0])
+    if changed is not None:
+        raise Failed(f"with other hidden labels the run differs in {changed}")
+
+
+@check(
+    "method",
+    "resumes",
+    explains="A run that is stopped in the middle of an epoch and continued by another process ends with "
+    "the same bits.",
+    fix="Keep what lasts from one call to the next in parameters, buffers or get_extra_state, also "
+    "what on_epoch_start leaves for the steps.",
+    needs=("deterministic", "losses"),
+)
+def interrupted_and_resumed(lab: Any) -> None:
+    """Stopped within the last epoch of the last stage; and in the first one."""
+    last = sum(stage.epochs for stage in lab.stages) - 1
+    for epoch in dict.fromkeys((0, last)):
+
+        def stop(runners: Any, at: int = epoch) -> bool:
+            return runners[0].epochs_done == at and runners[0].steps_done == 2
+
+        changed = _different(lab.reference, lab.train(lab.space(), stop=stop)[0])
+        if changed is not None:
+            raise Failed(f"stopped in epoch {epoch + 1} and continued, the run differs in {changed}")
+
+
+@check(
+    "method",
+    "lanes",
+    explains="Trained beside other runs on the same batches, a run ends with the same bits as alone.",
+    fix="Keep everything on the instance: nothing on the class, in the module or in a cache that instances share.",
+    needs=("deterministic", "losses"),
+)
+def lane_equals_alone(lab: Any) -> None:
+    """Beside a run of the same method with another learning rate."""
+    rate = lab.usual.config.train.lr
+    both = lab.train(lab.space(settings={"train.lr": rate / 2}), lab.space())
+    changed = _different(lab.reference, both[1])
+    if changed is not None:
+        raise Failed(f"in a lane beside another run it differs in {changed}")
+
+
+@check(
+    "method",
+    "ranks",
+    explains="Two processes that share a batch agree with one process.",
+    fix="Compute losses on the whole batch.",
+    needs=("losses",),
+)
+def ranks_agree(lab: Any) -> None:
+    """Not yet possible."""
+    raise NotApplicable("training on several processes does not exist in this version of gcdbench")

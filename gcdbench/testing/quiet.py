@@ -1,0 +1,71 @@
+"""Child process of the check `import-quiet`: imports one module and says what it did besides."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import random
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any
+
+
+def watch() -> None:
+    """``sys.argv``: the module, then the search path. The answer is one marked line on the real standard output."""
+    real, module = sys.stdout, sys.argv[1]
+    sys.path[:] = [p for p in sys.argv[2:] if p]
+    sys.dont_write_bytecode = True
+    before = _world()
+    faults: list[str] = []
+    _listen(faults)
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        try:
+            importlib.import_module(module)
+        except BaseException as fault:
+            faults.append(f"fails: {type(fault).__name__}: {fault}")
+    if said.getvalue().strip():
+        faults.append(f"prints {said.getvalue().strip().splitlines()[0]!r}")
+    faults += [f"changes {name}" for name, value in _world().items() if value != before[name]]
+    print("gcdbench-quiet " + json.dumps(list(dict.fromkeys(faults))), file=real, flush=True)
+
+
+def _listen(faults: list[str]) -> None:
+    """From now on, note what is written and which connections are opened."""
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
+            mode, flags = arguments[1], arguments[2] or 0
+            writes = bool(isinstance(mode, str) and set(mode) & set("wax+"))
+            writes = writes or bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+            if writes and os.fspath(arguments[0]) not in (os.devnull, os.devnull.encode()):
+                faults.append(f"writes {arguments[0]!r}")
+        elif event in ("socket.connect", "os.mkdir", "os.remove", "os.rename"):
+            faults.append(f"does {event} {arguments[0]!r}" if event != "socket.connect" else "opens a connection")
+
+    sys.addaudithook(hook)
+
+
+def _world() -> dict[str, Any]:
+    """Global state that a plugin must leave alone; torch and numpy are imported first, whose own noise is not the
+    plugin's."""
+    import numpy as np
+    import torch
+
+    import gcdbench.contracts
+    import gcdbench.losses  # noqa: F401
+
+    return {
+        "the random numbers of torch": torch.get_rng_state().tolist(),
+        "the random numbers of numpy": str(np.random.get_state()),
+        "the random numbers of Python": random.getstate(),
+        "whether gradients are on": torch.is_grad_enabled(),
+        "the default type of torch": str(torch.get_default_dtype()),
+        "the number of threads": torch.get_num_threads(),
+        "torch's deterministic mode": torch.are_deterministic_algorithms_enabled(),
+        "CUDA (it is started)": torch.cuda.is_initialized(),
+        "the current folder": os.getcwd(),
+        "the environment": dict(os.environ),
+    }
