@@ -3,30 +3,107 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from gcdbench.cli.options import PathType
-from gcdbench.cli.output import json_option, print_json, print_table
-from gcdbench.errors import GcdbenchError
+from gcdbench.cli.options import PathType, data_root_option
+from gcdbench.cli.output import err, json_option, out, print_json, print_table
+from gcdbench.errors import GcdbenchError, UsageError, unknown
+
+if TYPE_CHECKING:
+    from gcdbench.testing.kit import Report
 
 
 @click.command("check")
-@click.argument("method")
+@click.argument("name", required=False)
+@click.option("--kind", help="method, dataset, evaluator or k-estimator, where a name could be several.")
+@click.option("--recipe", help="Recipe of a method; default is the method's first.")
+@click.option("--only", multiple=True, metavar="CHECK", help="Run only this check and those it builds on.")
+@click.option("--list", "listing", is_flag=True, help="List the checks with what they mean.")
+@data_root_option
 @click.option(
     "--trajectory",
     type=PathType(path_type=Path),
-    required=True,
-    help="Recorded reference trajectory (.npz).",
+    help="Instead replay this recorded reference trajectory (.npz) through a method.",
 )
-@click.option("--recipe", help="Recipe of the method; default is the method's first.")
 @click.option("--param-groups", "variant", default="plain", show_default=True, help="Recorded parameter-group variant.")
 @json_option
-def check_command(method: str, trajectory: Path, recipe: str | None, variant: str, as_json: bool) -> None:
-    """Replay a recorded reference trajectory through METHOD and show how far it deviates.
+def check_command(
+    name: str | None,
+    kind: str | None,
+    recipe: str | None,
+    only: tuple[str, ...],
+    listing: bool,
+    data_root: Path | None,
+    trajectory: Path | None,
+    variant: str,
+    as_json: bool,
+) -> None:
+    """Check whether the plugin NAME does what gcdbench expects of it: the conformance kit.
 
-    Exit code 1 if a loss term or a final tensor deviates by more than 1e-4.
+    Each check says what is wrong and what usually helps. A plugin declares checks that it is known to fail, with the
+    reason, in `expected_failures`. Exit code 1 if another one fails.
+
+    With --trajectory, replay a recorded reference trajectory through a method and show how far it deviates; exit code 1
+    if a loss term or a final tensor deviates by more than 1e-4.
     """
+    if listing:
+        _list(kind, as_json)
+        return
+    if name is None:
+        raise UsageError("Name a plugin (see `gcdbench list methods`), or list the checks with --list.")
+    if trajectory is not None:
+        _replay(name, trajectory, recipe, variant, as_json)
+        return
+    from gcdbench.testing.kit import Report, checks_of
+    from gcdbench.testing.subject import open_session
+
+    kind, session = open_session(name, kind, data_root, recipe)
+    for one in only:
+        if one not in session.checks:
+            raise unknown("check called", one, checks_of(kind))
+    outcomes = []
+    console = err()
+    with console.status("", spinner="dots") as status:
+        for number, which in enumerate(only or session.checks, 1):
+            status.update(f"checking {number} of {len(only or session.checks)}: {which}")
+            outcomes.append(session.outcome(which))
+    report = Report(kind, name, tuple(outcomes))
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        _print(report)
+    if not report.ok:
+        raise GcdbenchError(f"The {kind} '{name}' does not pass its checks.")
+
+
+def _print(report: Report) -> None:
+    rows = [[o.check.name, o.status, o.detail, f"{o.seconds:.1f}"] for o in report.outcomes]
+    print_table(f"{report.kind} {report.name}", ["Check", "Outcome", "Why", "Seconds"], rows)
+    for outcome in report.of("failed", "passed unexpectedly"):
+        text = f"{outcome.check.name}: {outcome.check.explains}\n  What helps: {outcome.check.fix}"
+        out().print(text, markup=False, soft_wrap=True)
+    out().print(report.summary().splitlines()[0], markup=False, soft_wrap=True)
+
+
+def _list(kind: str | None, as_json: bool) -> None:
+    from gcdbench.testing.kit import CHECKS, checks_of
+
+    if kind is not None and kind not in CHECKS:
+        raise unknown("kind of plugin called", kind, CHECKS)
+    found = {each: checks_of(each) for each in CHECKS if kind in (None, each)}
+    if as_json:
+        facts = ("name", "explains", "fix", "needs")
+        print_json(
+            {each: [{f: getattr(c, f) for f in facts} for c in checks.values()] for each, checks in found.items()}
+        )
+        return
+    for each, checks in found.items():
+        print_table(f"Checks of {each}s", ["Check", "What must hold"], [[c.name, c.explains] for c in checks.values()])
+
+
+def _replay(method: str, trajectory: Path, recipe: str | None, variant: str, as_json: bool) -> None:
     from gcdbench import registry
     from gcdbench.presets import recipe_name
     from gcdbench.testing.trajectory import TOLERANCE, replay

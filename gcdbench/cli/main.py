@@ -25,7 +25,8 @@ COMMANDS = {
     "cache": ("gcdbench.cli.cache:cache_group", "Stores of images and tokens: list, delete."),
     "estimate-k": ("gcdbench.cli.estimate_k:estimate_k_command", "Estimate how many classes a dataset has."),
     "score": ("gcdbench.cli.score:score_command", "Score predictions of any code."),
-    "check": ("gcdbench.cli.check:check_command", "Replay a recorded reference trajectory."),
+    "new-plugin": ("gcdbench.cli.new_plugin:new_plugin_command", "Write a plugin package to start from."),
+    "check": ("gcdbench.cli.check:check_command", "Check a plugin: the conformance kit."),
     "bench": ("gcdbench.cli.bench:bench_command", "Measure speed and exactness."),
     "env": ("gcdbench.cli.env:env_command", "Show versions, devices and folders, for a bug report."),
 }

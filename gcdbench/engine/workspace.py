@@ -284,6 +284,8 @@ def finds_k(plan: Plan, config: RunConfig) -> bool:
 def _check(plan: Plan, config: RunConfig, data: DataSide) -> list[str]:
     split, name = data.split, data.dataset.name
     told = config.data.k is not None or config.data.k_from is not None
+    if told and finds_k(plan, config):
+        raise UsageError(f"The method '{config.method}' finds the number of classes itself: leave out --k.")
     if not told and not split.complete and not finds_k(plan, config):
         raise UsageError(
             f"Some images of '{name}' have no known class, so the number of classes is not known: say how many "

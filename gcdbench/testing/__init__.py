@@ -20,17 +20,24 @@ __all__ = ["parametrize_checks", "run_checks"]
 
 
 def run_checks(
-    name: str, kind: str | None = None, *, data_root: Path | None = None, only: Iterable[str] | None = None
+    name: str,
+    kind: str | None = None,
+    *,
+    recipe: str | None = None,
+    data_root: Path | None = None,
+    only: Iterable[str] | None = None,
 ) -> Report:
     """Run all checks of an installed plugin (or ``only`` some), as `gcdbench check` does."""
     from gcdbench.testing.kit import Report
     from gcdbench.testing.subject import open_session
 
-    kind, session = open_session(name, kind, data_root)
+    kind, session = open_session(name, kind, data_root, recipe)
     return Report(kind, name, tuple(session.all(only)))
 
 
-def parametrize_checks(name: str, kind: str | None = None, *, data_root: Path | None = None) -> Any:
+def parametrize_checks(
+    name: str, kind: str | None = None, *, recipe: str | None = None, data_root: Path | None = None
+) -> Any:
     """A pytest mark that gives a test one ``check`` at a time; the test calls it.
 
     A check that does not apply is skipped with its reason; one in the plugin's ``expected_failures`` is an expected
@@ -48,7 +55,7 @@ def parametrize_checks(name: str, kind: str | None = None, *, data_root: Path | 
         from gcdbench.testing.subject import open_session
 
         if name not in sessions:  # the plugin is imported by the first test, not while tests are collected
-            sessions[name] = open_session(name, kind, data_root)[1]
+            sessions[name] = open_session(name, kind, data_root, recipe)[1]
         return sessions[name]
 
     def call(which: str) -> Any:

@@ -44,6 +44,7 @@ def _same(one: Prediction, two: Prediction) -> bool:
     "confidences within 0 and 1.",
     fix="Answer for pool.queries, in its order; return gcdbench.Prediction with integer numpy arrays.",
     needs=("builds",),
+    after=("batch-untouched",),
 )
 def prediction_is_valid(lab: Any) -> None:
     """Of a method that has seen a few steps."""
@@ -138,6 +139,7 @@ def order_does_not_matter(lab: Any) -> None:
     fix="Look at the tokens of pool.queries, never at row numbers; pool.query_places is None when the"
     " rows are not in the pool.",
     needs=("prediction-repeats",),
+    after=("row-order",),
 )
 def unseen_rows(lab: Any) -> None:
     """The test part, which holds the images of some unlabelled training rows."""
@@ -161,12 +163,12 @@ def unseen_rows(lab: Any) -> None:
 )
 def wrong_k(lab: Any) -> None:
     """Fewer and more classes than there are: a step of every stage and a prediction."""
+    if lab.usual.finds_k:
+        raise NotApplicable("the method finds the number of classes itself")
     base, true = len(lab.usual.data.split.base), lab.usual.data.split.num_classes
     for k in (base, base + 1, true + 3):
         space = lab.space(k=k)
         method = lab.warm(space)
-        if space.k != k:
-            raise NotApplicable("the method cannot be told the number of classes")
         answer = predict(space, method, "unlabelled", lab.pool(space))
         require_valid(space, answer)
         if not all(p.isfinite().all() for p in method.parameters()):

@@ -18,6 +18,9 @@ from gcdbench.errors import GcdbenchError, PluginError, UsageError, nearest
 PASSED, FAILED, EXPECTED, SURPRISE, SKIPPED = "passed", "failed", "failed as expected", "passed unexpectedly", "skipped"
 
 
+FOUNDATION = "failed, on which it builds"
+
+
 class Failed(Exception):
     """The plugin does not do what it must; the message says what was seen."""
 
@@ -37,7 +40,9 @@ class Check:
     fix: str
     """What usually helps."""
     needs: tuple[str, ...] = ()
-    """Checks without which this one says nothing."""
+    """Checks that must have passed, or this one says nothing."""
+    after: tuple[str, ...] = ()
+    """Checks that must not have failed; that they do not apply is no reason to leave this one out."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +72,14 @@ MODULES = (
 """Modules that register checks when they are imported, in the order of the checks."""
 
 
-def check(kind: str, name: str, *, explains: str, fix: str, needs: tuple[str, ...] = ()) -> Callable[[Any], Any]:
+def check(
+    kind: str, name: str, *, explains: str, fix: str, needs: tuple[str, ...] = (), after: tuple[str, ...] = ()
+) -> Callable[[Any], Any]:
     """Register a check of a kind of plugin."""
 
     def register(function: Callable[[Any], None]) -> Callable[[Any], None]:
-        assert all(other in CHECKS[kind] for other in needs), f"{name} builds on a check that comes later"
-        CHECKS[kind][name] = Check(name, function, explains, fix, needs)
+        assert all(other in CHECKS[kind] for other in (*needs, *after)), f"{name} builds on a check that comes later"
+        CHECKS[kind][name] = Check(name, function, explains, fix, needs, after)
         return function
 
     return register
@@ -111,11 +118,11 @@ class Session:
         return self.done[name]
 
     def _run(self, one: Check) -> Outcome:
-        for other in one.needs:
+        for other in (*one.after, *one.needs):
             before = self.outcome(other)
             if before.status in (FAILED, EXPECTED):
-                return Outcome(one, SKIPPED, f"'{other}' failed, on which it builds")
-            if before.status == SKIPPED:
+                return Outcome(one, SKIPPED, f"'{other}' {FOUNDATION}")
+            if before.status == SKIPPED and (other in one.needs or FOUNDATION in before.detail):
                 return Outcome(one, SKIPPED, before.detail)
         started = time.monotonic()
         status, detail = _attempt(one, self.subject)

@@ -102,7 +102,9 @@ class Lab:
     ) -> Workspace:
         """A run of the method with its settings for tiny images, made short."""
         short = {"train.epochs": EPOCHS, "train.batch_size": BATCH, "train.precision": precision, **(settings or {})}
-        asked = RunRequest(self.subject.name, DATASET, seeds=(seed,), settings=short, **request)
+        asked = RunRequest(
+            self.subject.name, DATASET, recipe=self.subject.recipe, seeds=(seed,), settings=short, **request
+        )
         planned = plan_of(asked, self.subject.plugin, DATASET, dataset)
         compute = Compute(torch.device("cpu"), planned.runs[0].config.train.precision)
         shelf = Shelf(Path(tempfile.gettempdir()), packs=False)

@@ -8,7 +8,7 @@ import json
 import os
 import random
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import Any
 
 
@@ -17,8 +17,11 @@ def watch() -> None:
     real, module = sys.stdout, sys.argv[1]
     sys.path[:] = [p for p in sys.argv[2:] if p]
     sys.dont_write_bytecode = True
-    before = _world()
     faults: list[str] = []
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        _import_once(module)
+    before = _world()
     _listen(faults)
     said = io.StringIO()
     with redirect_stdout(said), redirect_stderr(said):
@@ -30,6 +33,15 @@ def watch() -> None:
         faults.append(f"prints {said.getvalue().strip().splitlines()[0]!r}")
     faults += [f"changes {name}" for name, value in _world().items() if value != before[name]]
     print("gcdbench-quiet " + json.dumps(list(dict.fromkeys(faults))), file=real, flush=True)
+
+
+def _import_once(module: str) -> None:
+    """Import it and forget it again: what other libraries do when they are first imported is not the plugin's doing."""
+    with suppress(BaseException):  # a fault is told the second time
+        importlib.import_module(module)
+    own = module.partition(".")[0]
+    for name in [n for n in sys.modules if n == own or n.startswith(f"{own}.")]:
+        del sys.modules[name]
 
 
 def _listen(faults: list[str]) -> None:
@@ -49,13 +61,9 @@ def _listen(faults: list[str]) -> None:
 
 
 def _world() -> dict[str, Any]:
-    """Global state that a plugin must leave alone; torch and numpy are imported first, whose own noise is not the
-    plugin's."""
+    """Global state that a plugin must leave alone."""
     import numpy as np
     import torch
-
-    import gcdbench.contracts
-    import gcdbench.losses  # noqa: F401
 
     return {
         "the random numbers of torch": torch.get_rng_state().tolist(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from gcdbench import registry
 from gcdbench.contracts import Dataset, Evaluator, KEstimator, Method
 from gcdbench.errors import PluginError, UsageError, unknown
+from gcdbench.presets import recipe_name
 from gcdbench.testing.kit import Session, checks_of
 
 KINDS: dict[str, type] = {
@@ -27,6 +29,8 @@ class Subject:
     cls: type[Any]
     root: Path | None = None
     """Data root, for datasets."""
+    recipe: str | None = None
+    """Recipe, for methods; None takes the first."""
 
     @property
     def name(self) -> str:
@@ -49,22 +53,27 @@ def find_kind(name: str, kind: str | None) -> str:
     raise unknown("plugin called", name, set(every))
 
 
-def open_session(name: str, kind: str | None = None, root: Path | None = None) -> tuple[str, Session]:
+def open_session(
+    name: str, kind: str | None = None, root: Path | None = None, recipe: str | None = None
+) -> tuple[str, Session]:
     """The kind and the checks of a plugin."""
     kind = find_kind(name, kind)
-    return kind, session_of(registry.get(kind, name), root)
+    return kind, session_of(registry.get(kind, name), root, recipe)
 
 
-def session_of(plugin: registry.Plugin, root: Path | None = None) -> Session:
+def session_of(plugin: registry.Plugin, root: Path | None = None, recipe: str | None = None) -> Session:
     """The checks of a plugin that need not be installed."""
-    cls, base = plugin.load(), KINDS[plugin.kind]
-    if not (isinstance(cls, type) and issubclass(cls, base)):
+    cls: Any = plugin.load()
+    base = KINDS[plugin.kind]
+    sound = isinstance(cls, type) and issubclass(cls, base)
+    if not sound:
         raise PluginError(f"The {plugin.kind} plugin '{plugin.name}' is no gcdbench.{base.__name__} but {cls!r}.")
     expected = getattr(cls, "expected_failures", {})
-    if not isinstance(expected, dict):
+    if not isinstance(expected, Mapping):
         raise UsageError(f"expected_failures of '{plugin.name}' must map names of checks to reasons.")
-    subject: Any = Subject(plugin, cls, root)
+    subject: Any = Subject(plugin, cls, root, recipe)
     if plugin.kind == "method":
+        recipe_name(plugin.name, cls.recipes, recipe)
         from gcdbench.testing.lab import Lab
 
         subject = Lab(subject)
