@@ -154,7 +154,7 @@ def test_sums_by_matrix_product_equal_sums_by_index():
     """The form for accelerators, which has a fixed order of addition there."""
     data, truth = blobs()
     before = torch.full((8, 16), 7.0)
-    plain = clustering._means(data, truth, before)
+    plain = clustering.cluster_means(data, truth, before)
     one_hot = torch.nn.functional.one_hot(truth, 8).float()
     by_product = torch.where(
         one_hot.sum(0)[:, None] > 0, one_hot.T @ data / one_hot.sum(0)[:, None].clamp(min=1), before

@@ -9,7 +9,7 @@ import click
 
 from gcdbench.cli.formats import format_options, print_sheets
 from gcdbench.cli.options import Seeds, datasets_option, set_option
-from gcdbench.cli.output import err
+from gcdbench.cli.output import err, note
 from gcdbench.cli.place import place_options, take_place
 from gcdbench.errors import ProtocolError, UsageError
 
@@ -94,7 +94,7 @@ def show(
     )
     from gcdbench.results.published import published_tables
 
-    tables = published_tables() if paper else {}
+    tables = published_tables(note) if paper else {}
     comparisons: list[tuple[Comparison, Any]] = []
     refused: list[str] = []
     for selection in found:

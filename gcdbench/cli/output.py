@@ -46,6 +46,11 @@ def err() -> Console:
     return PlainConsole(stderr=True, highlight=False)
 
 
+def note(text: str) -> None:
+    """Something a person should know, on standard error."""
+    err().print(f"Note: {text}", markup=False, soft_wrap=True)
+
+
 def print_json(data: Any) -> None:
     """One JSON document."""
     click.echo(json_text(data, allow_nan=False))

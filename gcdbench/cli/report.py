@@ -103,7 +103,7 @@ def _compare_page(names: tuple[str, ...], source: Source, *, paper: bool, **opti
 
     options |= {"data_root": source.root, "device": source.device}
     found = find_runs(names, take_place(options), **options)
-    tables = published_tables() if paper else {}
+    tables = published_tables(note) if paper else {}
     rows = [published_rows(tables, s.dataset, s.backbone) if paper else None for s in found]
     return compare_page([(compare(s.setups), r) for s, r in zip(found, rows, strict=True)], source)
 

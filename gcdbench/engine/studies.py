@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,7 +49,7 @@ def make_studies(
 
     Whatever can be known to be wrong before a run is trained is told before.
     """
-    prepared = [_prepare(experiment, asked, dataset) for dataset in asked.places(experiment)]
+    prepared = [_prepare(experiment, asked, dataset, reporter.warn) for dataset in asked.places(experiment)]
     make = _counted if experiment.kind == "parameters" else _run
     faults: list[GcdbenchError] = []
     studies = []
@@ -64,13 +64,15 @@ def plan_studies(
     experiment: Experiment, asked: Asked, place: Place, reporter: Reporter
 ) -> tuple[list[PlannedRun], dict[str, GcdbenchError]]:
     """What `make_studies` would run, and why rows cannot run."""
-    prepared = [_prepare(experiment, asked, dataset) for dataset in asked.places(experiment)]
+    prepared = [_prepare(experiment, asked, dataset, reporter.warn) for dataset in asked.places(experiment)]
     if experiment.kind == "parameters":
         return [], {}
     return plan_jobs([job for _, jobs in prepared for job in jobs.values()], place, reporter)
 
 
-def _prepare(experiment: Experiment, asked: Asked, dataset: str) -> tuple[Study, dict[str, Job]]:
+def _prepare(
+    experiment: Experiment, asked: Asked, dataset: str, warn: Callable[[str], None]
+) -> tuple[Study, dict[str, Job]]:
     """The study without lines, and the job of each installed row by its key; every config is resolved once."""
     rows = installed_rows(experiment)
     jobs = {row.key: _job(experiment, row, dataset, asked) for row in rows}
@@ -81,7 +83,7 @@ def _prepare(experiment: Experiment, asked: Asked, dataset: str) -> tuple[Study,
             "so they do not stand in one table."
         )
     backbone = next(iter(backbones), asked.backbone or DEFAULT_BACKBONE)
-    return Study(experiment, dataset, backbone, (), _published(experiment)), jobs
+    return Study(experiment, dataset, backbone, (), _published(experiment, warn)), jobs
 
 
 def _run(
@@ -133,10 +135,10 @@ def _job(experiment: Experiment, row: Row, dataset: str, asked: Asked) -> Job:
     return Job(row.label, request)
 
 
-def _published(experiment: Experiment) -> PublishedTable | None:
+def _published(experiment: Experiment, warn: Callable[[str], None]) -> PublishedTable | None:
     if experiment.published is None:
         return None
-    tables = published_tables()
+    tables = published_tables(warn)
     if experiment.published not in tables:
         raise PluginError(
             f"{experiment.path}: no installed plugin has published numbers called '{experiment.published}'. "

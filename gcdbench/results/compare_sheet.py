@@ -18,14 +18,20 @@ from gcdbench.results.summary import HEADLINE, spoken, spoken_k
 def published_rows(
     tables: Mapping[str, PublishedTable], dataset: str, backbone: str
 ) -> list[tuple[PublishedTable, PublishedRow]]:
-    """Rows of tables of main results for a dataset and backbone."""
-    return [
+    """Rows of tables of main results for a dataset and backbone; numbers that several plugins ship are listed once."""
+    found = [
         (table, row)
         for table in tables.values()
         if table.main
         for row in table.rows
         if row.backbone == backbone and dataset in row.cells
     ]
+    # A table of many methods goes before a plugin's own: its rows were printed side by side.
+    found.sort(key=lambda pair: -len({row.method for row in pair[0].rows}))
+    unique: dict[tuple[str, tuple[tuple[str, float], ...]], tuple[PublishedTable, PublishedRow]] = {}
+    for table, row in found:
+        unique.setdefault((row.method, tuple(row.cells[dataset].items())), (table, row))
+    return list(unique.values())
 
 
 def published_places(tables: Mapping[str, PublishedTable]) -> list[tuple[str, str]]:

@@ -8,8 +8,9 @@ dataset's name maps to a list of numbers in the order of `metrics`. `main = true
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -59,21 +60,33 @@ class PublishedTable:
     file: Path
 
 
-def published_tables() -> dict[str, PublishedTable]:
-    """Every table that an installed method plugin ships, by id."""
+def published_tables(warn: Callable[[str], None] | None = None) -> dict[str, PublishedTable]:
+    """Every table that an installed method plugin ships, by id.
+
+    With ``warn``, a plugin whose tables cannot be used is told to it and left out, so that it hurts nobody else.
+    """
     tables: dict[str, PublishedTable] = {}
     for folder in _folders():
-        for table in read_tables(folder):
-            if table.id in tables:
-                raise PluginError(f"{table.file} and {tables[table.id].file} both hold a table called '{table.id}'.")
-            tables[table.id] = table
+        try:
+            found = {table.id: table for table in read_tables(folder)}
+            for name in found.keys() & tables.keys():
+                raise PluginError(f"{found[name].file} and {tables[name].file} both hold a table called '{name}'.")
+            tables |= found
+        except PluginError as fault:
+            if warn is None:
+                raise
+            warn(str(fault))
     return tables
 
 
 def read_tables(folder: Path) -> list[PublishedTable]:
     """The tables in a plugin's `paper` folder."""
     protocol_notes = _read(folder / NOTES).get("method", {}) if (folder / NOTES).is_file() else {}
-    return [_table(path, protocol_notes) for path in sorted(folder.glob("*.toml")) if path.name != NOTES]
+    found = [_table(path, protocol_notes) for path in sorted(folder.glob("*.toml")) if path.name != NOTES]
+    for one, other in combinations(found, 2):
+        if one.id == other.id:
+            raise PluginError(f"{one.file} and {other.file} both hold a table called '{one.id}'.")
+    return found
 
 
 def _folders() -> list[Path]:

@@ -39,6 +39,13 @@ def _import_once(module: str) -> None:
     """Import it and forget it again: what other libraries do when they are first imported is not the plugin's doing."""
     with suppress(BaseException):  # a fault is told the second time
         importlib.import_module(module)
+    # A seed that was set now must not be mistaken for the state before it is set again.
+    import numpy as np
+    import torch
+
+    random.seed()
+    np.random.seed()
+    torch.seed()
     own = module.partition(".")[0]
     for name in [n for n in sys.modules if n == own or n.startswith(f"{own}.")]:
         del sys.modules[name]

@@ -125,6 +125,7 @@ def test_record_and_files(tmp_path):
         "base_classes": 5,
         "novel_classes": 5,
         "scored": ROWS - labelled,
+        "clusters": len(set(predictions(record)["cluster"].tolist())),
     }
     assert {"all", "base", "novel", "ob", "nmi", "ari", "pseudo_label_aux", "base_to_novel"} <= set(data["metrics"])
     arrays = predictions(record)

@@ -265,7 +265,8 @@ def test_files_that_change_while_they_are_packed_leave_no_store(tmp_path, monkey
     class Change(Reporter):
         def working(self, name, done, total):
             if name.startswith("packing") and done == 5:
-                write_image(tmp_path / "photos/unlabelled/9.png", (40, 40))
+                write_image(tmp_path / "new.png", (40, 40))
+                (tmp_path / "new.png").replace(tmp_path / "photos/unlabelled/9.png")  # readers see one or the other
 
     with pytest.raises(DataError, match="have changed while they were packed"):
         sort_photos(tmp_path, reporter=Change())

@@ -64,13 +64,20 @@ def test_version_1_is_read_and_completed(tmp_path):
 
 def test_version_2_is_read_and_completed(tmp_path):
     data = {**record("rlcd", 3).as_dict(), "schema": 2}
-    del data["lanes"]
+    del data["lanes"], data["k_estimate"]
     (tmp_path / "record.json").write_text(json.dumps(data))
     found = read_record(tmp_path / "record.json")
-    assert (found.schema, found.lanes) == (SCHEMA, 1)
+    assert (found.schema, found.lanes, found.k_estimate) == (SCHEMA, 1, None)
 
 
-@pytest.mark.parametrize("version", [0, 4, "2", None])
+def test_version_3_is_read_and_completed(tmp_path):
+    data = {**record("rlcd", 3).as_dict(), "schema": 3}
+    del data["k_estimate"]
+    (tmp_path / "record.json").write_text(json.dumps(data))
+    assert read_record(tmp_path / "record.json").k_estimate is None
+
+
+@pytest.mark.parametrize("version", [0, 5, "2", None])
 def test_other_versions_are_refused_with_a_sentence(version, tmp_path):
     (tmp_path / "record.json").write_text(json.dumps({**record().as_dict(), "schema": version}))
     with pytest.raises(GcdbenchError, match=f"has schema {version}; this gcdbench reads schemas 1 to 4"):
