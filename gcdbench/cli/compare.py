@@ -99,7 +99,7 @@ def show(
     refused: list[str] = []
     for selection in found:
         for sentence in (*selection.left_out, *(f"No run of {m} on {selection.dataset}." for m in selection.missing)):
-            err().print(f"Note: {sentence}", markup=False, soft_wrap=True)
+            note(sentence)
         rows = published_rows(tables, selection.dataset, selection.backbone) if paper else None
         try:
             comparisons.append((compare(selection.setups), rows))

@@ -96,6 +96,7 @@ def _run_page(names: tuple[str, ...], source: Source, *, runs: Path, **_: Any) -
 
 def _compare_page(names: tuple[str, ...], source: Source, *, paper: bool, **options: Any) -> Page:
     from gcdbench.cli.compare import find_runs
+    from gcdbench.cli.output import note
     from gcdbench.report.build import compare_page
     from gcdbench.results.compare import compare
     from gcdbench.results.compare_sheet import published_rows
