@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gcdbench_baselines.gcd import GCD, GCDConfig
+from gcdbench_baselines.kmeans import KMeans
+from gcdbench_baselines.supref import SupRef, SupRefConfig
+
+import gcdbench
+from gcdbench import registry
+from gcdbench.contracts import Batch, Progress
+from gcdbench.errors import UsageError
+from gcdbench.presets import read_preset
+from gcdbench.testing import run_checks
+from tests.tiny import batch_of, tiny_task
+
+T = Progress("main", 0, 10, 0, 3)
+SMALL = {"head_hidden": 16, "head_narrow": 8, "head_out": 12}
+
+
+def info_nce(z: np.ndarray, temperature: float) -> float:
+    """-log softmax of the other view's similarity among all others, one anchor at a time."""
+    rows, total = len(z) // 2, 0.0
+    for i in range(len(z)):
+        others = [j for j in range(len(z)) if j != i]
+        scores = np.exp([z[i] @ z[j] / temperature for j in others])
+        total -= np.log(np.exp(z[i] @ z[(i + rows) % len(z)] / temperature) / scores.sum())
+    return total / len(z)
+
+
+def supcon(z: np.ndarray, target: np.ndarray, labelled: np.ndarray, temperature: float) -> float:
+    """Mean over labelled anchors of the mean log-probability of their positives."""
+    rows = len(target)
+    use = [i for i in range(2 * rows) if labelled[i % rows]]
+    values = []
+    for i in use:
+        others = [j for j in use if j != i]
+        bottom = sum(np.exp(z[i] @ z[j] / temperature) for j in others)
+        positive = [j for j in others if target[j % rows] == target[i % rows]]
+        values.append(-np.mean([np.log(np.exp(z[i] @ z[j] / temperature) / bottom) for j in positive]))
+    return float(np.mean(values))
+
+
+def unit(x: torch.Tensor) -> np.ndarray:
+    x = x.detach().double().numpy()
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def test_gcd_losses_are_the_published_ones():
+    method = GCD(GCDConfig(**SMALL), tiny_task())
+    batch = batch_of()
+    losses = method(batch, T)
+    z = unit(method.head(method.tail(batch.tokens)[:, 0]))
+    assert {name: term.weight for name, term in losses.items()} == {"info_nce": 0.65, "supcon": 0.35}
+    assert losses["info_nce"].value.item() == pytest.approx(info_nce(z, 1.0), rel=1e-4)
+    expected = supcon(z, batch.target.numpy(), batch.labelled.numpy(), 0.07)
+    assert losses["supcon"].value.item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_head_of_gcd_is_dinos():
+    """MLP, length one, then cosines with directions of length one."""
+    head = GCD(GCDConfig(**SMALL), tiny_task()).head
+    x = torch.randn(5, 24)
+    narrow = unit(head.mlp(x))
+    directions = unit(head.last.weight)
+    np.testing.assert_allclose(head(x).detach().numpy(), narrow @ directions.T, atol=1e-5)
+    assert GCDConfig().head_out == 65_536
+
+
+def test_gcd_decays_everything_with_one_rate():
+    method = GCD(GCDConfig(**SMALL), tiny_task())
+    (optim,) = method.optimizers(method.stages()[0]).values()
+    (group,) = optim.optimizer.param_groups
+    assert len(group["params"]) == len(list(method.trained_parameters()))
+    assert group["weight_decay"] == 5e-5
+
+
+def test_supref_learns_from_labelled_rows_only():
+    method = SupRef(SupRefConfig(), tiny_task())
+    batch = batch_of()
+    losses = method(batch, T)
+    cls = method.tail(batch.tokens)[:, 0]
+    z, target, labelled = unit(cls), batch.target.numpy(), batch.labelled.numpy()
+    logits = unit(cls) @ unit(method.classifier.weight).T / 0.1
+    log_p = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    rows = [i for i in range(len(z)) if labelled[i % len(target)]]
+    ce = -np.mean([log_p[i, target[i % len(target)]] for i in rows])
+    assert losses["ce"].value.item() == pytest.approx(ce, rel=1e-4)
+    assert losses["supcon"].value.item() == pytest.approx(supcon(z, target, labelled, 0.07), rel=1e-4)
+    # Other unlabelled rows, the same losses.
+    tokens = batch.tokens.clone()
+    tokens[~batch.labelled.repeat(2)] += 1.0
+    again = method(Batch(tokens, batch.target, batch.labelled, batch.index), T)
+    assert [t.value.item() for t in again.values()] == pytest.approx([t.value.item() for t in losses.values()])
+    assert method.classifier.weight.shape == (3, 24)
+
+
+def test_kmeans_trains_nothing():
+    method = KMeans(KMeans.Config(), tiny_task())
+    assert list(method.stages()) == []
+    assert list(method.trained_parameters()) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "values"),
+    [(GCDConfig, {"supcon_temp": 0}), (GCDConfig, {"head_out": 0}), (GCDConfig, {"restarts": 0}),
+     (GCDConfig, {"sup_weight": 2}), (SupRefConfig, {"student_temp": 0}), (KMeans.Config, {"iterations": 0})],
+)  # fmt: skip
+def test_settings_that_cannot_be_meant_are_refused(config, values):
+    with pytest.raises(UsageError, match=f"method.*{next(iter(values))}|widths"):
+        config(**values)
+
+
+def test_gcds_presets_are_its_script():
+    train = read_preset(GCD, "paper")["default"]["train"]
+    assert train == {"epochs": 200, "batch_size": 128, "lr": 0.1, "weight_decay": 5e-5}
+    assert (GCDConfig().restarts, GCDConfig().iterations) == (100, 200)
+
+
+@pytest.mark.parametrize("name", ["kmeans", "gcd", "supref"])
+def test_conformance(name):
+    report = run_checks(name)
+    assert report.ok, report.summary()
+    assert not report.of("failed as expected")
+
+
+def test_conformance_of_the_estimator():
+    report = run_checks("max-acc")
+    assert report.ok, report.summary()
+
+
+@pytest.mark.parametrize(("name", "least"), [("kmeans", 75), ("gcd", 75), ("supref", 40)])
+def test_a_run_on_digits_is_better_than_chance(name, least, tmp_path):
+    few = {} if name == "kmeans" else {"epochs": 2, "settings": {"method.restarts": 5}}
+    (record,) = gcdbench.run(name, "digits", runs=tmp_path / "runs", **few)
+    assert record.metrics["all"] > least
+    assert record.metrics["ob"] > 80
+
+
+def test_max_acc_finds_the_number_of_well_separated_clusters(monkeypatch):
+    """Twelve far groups, eight of them labelled in part: k-means agrees best with the labels near twelve clusters."""
+    random = np.random.default_rng(0)
+    centres = 4 * random.normal(size=(12, 16))
+    true = np.repeat(np.arange(12), 25)
+    rows = torch.from_numpy((centres[true] + 0.3 * random.normal(size=(300, 16))).astype(np.float32))
+
+    class FakePool:
+        labelled = (true < 8) & (np.arange(300) % 2 == 0)
+        target = np.where(labelled, true, -1)
+
+        def features(self, embed, views="test"):
+            return rows
+
+        def generator(self):
+            return torch.Generator().manual_seed(0)
+
+    task = tiny_task()
+    object.__setattr__(task, "num_base", 8)
+    found = registry.load("k-estimator", "max-acc")().estimate(FakePool(), task, 60)
+    assert 10 <= found.k <= 14
+    assert found.scores[found.k] == max(found.scores.values())
+    assert found.scores[found.k] > 0.95
+    assert all(8 <= k <= 60 for k in found.scores)

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gcdbench_cms import CMS, CMSConfig
+from gcdbench_cms import meanshift as module
+from gcdbench_cms.clustering import Shifting, shift_and_cut
+from gcdbench_cms.cutting import accuracy_of, best_cut
+from gcdbench_cms.losses import decoupled_contrastive
+from gcdbench_cms.meanshift import neighbour_mean, shift_all, shifted
+
+import gcdbench
+from gcdbench.contracts import Progress
+from gcdbench.errors import UsageError
+from gcdbench.evaluation.cluster_accuracy import v2
+from gcdbench.presets import read_preset
+from gcdbench.testing import run_checks
+from gcdbench.ward import ward
+from tests.tiny import batch_of, tiny_task
+
+T = Progress("main", 0, 10, 0, 3)
+SMALL = {"head_hidden": 16, "head_narrow": 8, "head_out": 12}
+
+
+def unit(rows: int, dim: int = 6, seed: int = 0) -> torch.Tensor:
+    x = torch.randn(rows, dim, generator=torch.Generator().manual_seed(seed))
+    return torch.nn.functional.normalize(x, dim=1)
+
+
+def groups(classes: int = 7, each: int = 20, seed: int = 0) -> tuple[torch.Tensor, np.ndarray]:
+    random = np.random.default_rng(seed)
+    centres = random.normal(size=(classes, 10))
+    true = np.repeat(np.arange(classes), each)
+    return torch.from_numpy((centres[true] + 0.1 * random.normal(size=(len(true), 10))).astype(np.float32)), true
+
+
+def test_the_contrastive_loss_has_negatives_only_in_the_denominator():
+    z = unit(12).double().numpy()
+    total = 0.0
+    for i in range(12):
+        negatives = [j for j in range(12) if j % 6 != i % 6]
+        positive = z[i] @ z[(i + 6) % 12] / 0.25
+        total -= np.log(np.exp(positive) / sum(np.exp(z[i] @ z[j] / 0.25) for j in negatives))
+    assert decoupled_contrastive(unit(12), 0.25).item() == pytest.approx(total / 12, rel=1e-4)
+    assert decoupled_contrastive(unit(2), 0.25).item() == 0
+
+
+@pytest.mark.parametrize("block", [1 << 26, 400])
+def test_neighbours_leave_out_the_nearest_whatever_the_block(block, monkeypatch):
+    monkeypatch.setattr(module, "BLOCK_BYTES", block)
+    z, bank = unit(9), torch.cat([unit(9), unit(40, seed=1)])
+    similar = (z @ bank.T).numpy()
+    expected = [bank.numpy()[np.argsort(-row)[1:9]].mean(0) for row in similar]
+    np.testing.assert_allclose(neighbour_mean(z, bank, 8).numpy(), expected, atol=1e-6)
+
+
+def test_a_small_bank_is_enough():
+    assert neighbour_mean(unit(3), unit(3), 8).shape == (3, 6)
+    assert torch.equal(neighbour_mean(unit(1), unit(1), 8), unit(1))
+
+
+def test_the_length_of_a_shifted_feature_is_not_learnt_from():
+    z = unit(5).requires_grad_()
+    means = unit(5, seed=1)
+    moved = shifted(z, means, 0.5)
+    np.testing.assert_allclose(moved.detach().norm(dim=1).numpy(), 1, atol=1e-6)
+    moved.sum().backward()
+    length = (0.5 * z + 0.5 * means).detach().norm(dim=1, keepdim=True)
+    np.testing.assert_allclose(z.grad.numpy(), (0.5 / length).expand(5, 6).numpy(), rtol=1e-5)
+
+
+def test_losses_shift_towards_the_bank():
+    method = CMS(CMSConfig(**SMALL), tiny_task())
+    batch = batch_of()
+    method.bank = unit(40, 12, seed=3).half()
+    losses = method(batch, T)
+    z = method.embed(batch.tokens)
+    moved = shifted(z, neighbour_mean(z.detach(), method.bank, 8), 0.5)
+    assert losses["meanshift"].value.item() == pytest.approx(decoupled_contrastive(moved, 0.25).item(), rel=1e-5)
+    assert {name: term.weight for name, term in losses.items()} == {"meanshift": 0.65, "supcon": 0.35}
+
+
+def test_the_bank_is_rebuilt_from_two_views_and_kept_in_half_precision():
+    class Views:
+        calls = 0
+
+        def features(self, embed, views="test"):
+            assert views == "train"
+            self.calls += 1
+            return unit(30, 12, seed=self.calls)
+
+    method, pool = CMS(CMSConfig(**SMALL), tiny_task()), Views()
+    method.on_epoch_start(pool, T)
+    assert method.bank.shape == (60, 12)
+    assert method.bank.dtype == torch.float16
+    assert pool.calls == 2
+    other = CMS(CMSConfig(**SMALL), tiny_task())
+    other.load_state_dict(method.state_dict())
+    assert torch.equal(other.bank, method.bank)
+
+
+def test_accuracy_along_the_tree_is_cluster_accuracy():
+    features, true = groups()
+    tree = ward(features)
+    target = np.where((np.arange(len(true)) % 3 == 0) & (true < 4), true, -1)
+    known = target >= 0
+    for k in (4, 5, 7, 12, 30):
+        expected = v2(target[known], tree.cut(k)[known], 4).all
+        assert accuracy_of(tree, target, 4, k) == pytest.approx(expected), k
+
+
+def test_the_number_of_clusters_is_found_from_labelled_rows_alone():
+    features, true = groups()
+    target = np.where((np.arange(len(true)) % 2 == 0) & (true < 4), true, -1)
+    found = best_cut(ward(features), target, 4, 4, 60)
+    # Seven groups; an unlabelled one may fall to pieces first, but no labelled one has.
+    assert found.clusters in (7, 8)
+    assert found.accuracy == found.tried[7] == 1.0
+    assert found.tried[found.clusters + 1] < 1.0
+    # Whatever the others are: only labelled rows are read.
+    assert set(np.flatnonzero(target >= 0)) <= set(np.flatnonzero(true < 4))
+
+
+def test_patience_ends_the_search():
+    features, true = groups()
+    target = np.where(true < 4, true, -1)
+    assert max(best_cut(ward(features), target, 4, 4, 140, patience=10).tried) <= 8 + 11
+
+
+def test_mean_shift_gathers_and_stops_when_labels_agree_no_better():
+    features, true = groups(seed=1)
+    target = np.where((np.arange(len(true)) % 2 == 0) & (true < 4), true, -1)
+    gathered = shift_all(torch.nn.functional.normalize(features, dim=1), 8, 0.5)
+    assert gathered.var(0).sum() < 1
+    found = shift_and_cut(features, target, 4, 7, 7, Shifting())
+    assert len(set(found.labels().tolist())) == 7
+    assert v2(true, found.labels(), 4).all == 1.0
+
+
+def test_presets_are_the_authors():
+    tables = read_preset(CMS, "paper")["dataset"]
+    facts = {n: (t["train"]["lr"], t["train"].get("lr_floor"), t["method"]["temperature"]) for n, t in tables.items()}
+    assert facts["cifar100"] == facts["imagenet100"] == (0.01, 1e-3, 0.3)
+    assert facts["cub"] == facts["scars"] == facts["aircraft"] == facts["herbarium19"] == (0.05, 5e-3, 0.25)
+    assert "ours" in tables["cifar10"]["source"]
+    assert read_preset(CMS, "unknown-k")["default"]["method"] == {"find_k": True}
+
+
+def test_settings_that_cannot_be_meant_are_refused():
+    for wrong in ({"temperature": 0}, {"alpha": 2}, {"neighbours": 0}, {"rounds": 0}):
+        with pytest.raises(UsageError, match="method"):
+            CMSConfig(**wrong)
+
+
+@pytest.mark.parametrize(("kind", "recipe"), [("method", "paper"), ("method", "unknown-k"), ("k-estimator", None)])
+def test_conformance(kind, recipe):
+    report = run_checks("cms", kind, recipe=recipe)
+    assert report.ok, report.summary()
+    assert not report.of("failed as expected")
+
+
+def test_runs_on_digits_are_better_than_chance(tmp_path):
+    (given,) = gcdbench.run("cms", "digits", runs=tmp_path / "runs", epochs=1)
+    assert given.metrics["all"] > 70
+    assert (given.protocol["k"], given.protocol["k_source"], given.data["clusters"]) == (10, "true", 10)
+    (found,) = gcdbench.run("cms", "digits", recipe="unknown-k", runs=tmp_path / "runs", epochs=1)
+    assert found.metrics["all"] > 40
+    assert (found.protocol["k"], found.protocol["k_source"]) == (None, "method")
+    assert found.fingerprint != given.fingerprint
+    assert 5 <= found.data["clusters"] < 100
+    with pytest.raises(UsageError, match="finds the number of classes itself"):
+        gcdbench.run("cms", "digits", recipe="unknown-k", runs=tmp_path / "runs", epochs=1, k=12)

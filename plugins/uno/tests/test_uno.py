@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gcdbench_uno import UNO, UNOConfig
+from gcdbench_uno.losses import swapped_prediction, targets
+from gcdbench_uno.method import WarmupCosine
+
+import gcdbench
+from gcdbench.contracts import Progress
+from gcdbench.errors import UsageError
+from gcdbench.testing import run_checks
+from tests.tiny import batch_of, tiny_task
+
+PRETRAIN, DISCOVER = Progress("pretrain", 0, 5, 0, 3), Progress("discover", 0, 10, 0, 3)
+SMALL = {"projector_hidden": 16, "projector_out": 8, "heads": 2}
+
+
+def sinkhorn(scores: np.ndarray, epsilon: float, iterations: int) -> np.ndarray:
+    """As published: a matrix of mass one; classes to 1/K, then rows to 1/B, in turn."""
+    q = np.exp(scores / epsilon).T
+    q /= q.sum()
+    classes, rows = q.shape
+    for _ in range(iterations):
+        q /= q.sum(1, keepdims=True) * classes
+        q /= q.sum(0, keepdims=True) * rows
+    return (q * rows).T
+
+
+def cosines(rows: int = 16, classes: int = 5) -> torch.Tensor:
+    return torch.rand(rows, classes, generator=torch.Generator().manual_seed(0)) * 2 - 1
+
+
+def test_targets_are_labels_or_assignments_of_the_unlabelled_rows():
+    labelled = torch.tensor([True, True, False, False, False, True, False, False])
+    target = torch.where(labelled, torch.tensor([0, 2, 9, 9, 9, 1, 9, 9]), -1)
+    logits = cosines(8)
+    found = targets(logits, target, labelled, 0.05, 3).numpy()
+    hidden = ~labelled.numpy()
+    np.testing.assert_allclose(found[hidden], sinkhorn(logits.double().numpy()[hidden], 0.05, 3), atol=1e-5)
+    np.testing.assert_array_equal(found[~hidden], np.eye(5)[[0, 2, 1]])
+    np.testing.assert_allclose(found.sum(1), 1, atol=1e-5)
+
+
+def test_each_view_is_taught_what_the_other_says():
+    labelled = torch.arange(8) < 4
+    target = torch.where(labelled, torch.arange(8) % 3, -1)
+    logits = cosines()
+    z = logits.double().numpy()
+    views = z[:8], z[8:]
+    total = 0.0
+    for this, other in ((0, 1), (1, 0)):
+        said = np.zeros((8, 5))
+        said[:4] = np.eye(5)[target[:4]]
+        said[4:] = sinkhorn(views[other][4:], 0.05, 3)
+        log_p = views[this] / 0.1 - np.log(np.exp(views[this] / 0.1).sum(1, keepdims=True))
+        total -= (said * log_p).sum(1).mean() / 2
+    assert swapped_prediction(logits, target, labelled, 0.1, 0.05, 3).item() == pytest.approx(total, rel=1e-4)
+
+
+def test_stages_and_their_terms():
+    method = UNO(UNOConfig(**SMALL, pretrain_epochs=3), tiny_task())
+    assert [(s.name, s.epochs) for s in method.stages()] == [("pretrain", 3), ("discover", 200)]
+    assert set(method(batch_of(), PRETRAIN)) == {"ce"}
+    losses = method(batch_of(), DISCOVER)
+    assert {name: term.weight for name, term in losses.items()} == {"cluster": 0.5, "overcluster": 0.5}
+    first = {
+        n for g in method.optimizers(method.stages()[0])["main"].optimizer.param_groups for n in map(id, g["params"])
+    }
+    assert not first & {id(p) for p in method.cluster_heads.parameters()}
+
+
+def test_sizes_of_the_heads():
+    method = UNO(UNOConfig(**SMALL, overcluster=4), tiny_task())
+    assert method.labelled_head.weight.shape == (3, 24)
+    assert [h.prototypes.weight.shape[0] for h in method.cluster_heads] == [2, 2]
+    assert [h.prototypes.weight.shape[0] for h in method.over_heads] == [8, 8]
+
+
+def test_the_head_with_the_smallest_loss_answers():
+    method = UNO(UNOConfig(**SMALL), tiny_task()).eval()
+    tokens = batch_of().tokens
+    answers = []
+    for best in (0, 1):
+        method.head_loss.fill_(1.0)
+        method.head_loss[best] = 0.5
+        cls = method.tail(tokens)[:, 0]
+        expected = torch.cat([method.labelled_head(cls), method.cluster_heads[best](cls)], dim=1)
+        answers.append(method.logits(tokens)["main"])
+        assert torch.equal(answers[-1], expected)
+    assert not torch.equal(*answers)
+
+
+def test_losses_of_heads_are_summed_over_an_epoch():
+    method = UNO(UNOConfig(**SMALL), tiny_task()).train()
+    method(batch_of(), DISCOVER)
+    once = method.head_loss.clone()
+    assert (once > 0).all()
+    method(batch_of(), DISCOVER)
+    assert (method.head_loss > once).all()
+    method.on_epoch_start(None, DISCOVER)
+    assert (method.head_loss == 0).all()
+
+
+def test_prototypes_keep_length_one():
+    method = UNO(UNOConfig(**SMALL), tiny_task())
+    with torch.no_grad():
+        method.labelled_head.weight.mul_(3)
+        method.on_step_end(batch_of(), DISCOVER)
+    np.testing.assert_allclose(method.labelled_head.weight.detach().norm(dim=1).numpy(), 1, atol=1e-6)
+
+
+def test_the_rate_warms_up_and_falls():
+    schedule = WarmupCosine(10, 0.001)
+    rates = [schedule(0.1, Progress("discover", e, 50, 0, 1)) for e in range(50)]
+    assert rates[0] == pytest.approx(0.01)
+    assert rates[10] == 0.1 == max(rates)
+    assert rates[:11] == sorted(rates[:11])
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert schedule(0.1, Progress("discover", 0, 1, 0, 1)) == 0.1
+
+
+def test_settings_that_cannot_be_meant_are_refused():
+    for wrong in ({"temperature": 0}, {"heads": 0}, {"pretrain_epochs": -1}):
+        with pytest.raises(UsageError, match="method"):
+            UNOConfig(**wrong)
+
+
+def test_conformance():
+    report = run_checks("uno")
+    assert report.ok, report.summary()
+    assert not report.of("failed as expected")
+
+
+def test_a_run_on_digits_is_better_than_chance(tmp_path):
+    settings = {"method.pretrain_epochs": 2}
+    (record,) = gcdbench.run("uno", "digits", runs=tmp_path / "runs", epochs=4, settings=settings)
+    assert record.metrics["all"] > 50
