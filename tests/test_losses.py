@@ -15,6 +15,7 @@ from gcdbench.losses import (
     masked_mean,
     negative_mean_entropy,
     self_distillation,
+    sinkhorn,
     supervised_contrastive,
     symmetric_kl,
 )
@@ -166,3 +167,19 @@ def test_heads_start_from_the_generator():
     assert torch.equal(heads[0].weight, heads[1].weight)
     mlps = [Projector(7, 8, 4, torch.Generator().manual_seed(4)) for _ in range(2)]
     assert all(torch.equal(a, b) for a, b in zip(mlps[0].parameters(), mlps[1].parameters(), strict=True))
+
+
+def test_sinkhorn_uses_all_classes_equally(logits):
+    rows = torch.arange(2 * ROWS) % 4 > 0
+    q = sinkhorn(logits, rows, 0.05, 200)
+    assert (q[~rows] == 0).all()
+    torch.testing.assert_close(q[rows].sum(1), torch.ones(int(rows.sum())), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(q.sum(0), torch.full((5,), rows.sum() / 5), rtol=1e-2, atol=1e-3)
+    # Rows that do not count change nothing.
+    other = torch.where(rows[:, None], logits, 100.0)
+    torch.testing.assert_close(sinkhorn(other, rows, 0.05, 200), q)
+
+
+def test_sinkhorn_of_nothing_is_nothing(logits):
+    assert (sinkhorn(logits, torch.zeros(2 * ROWS, dtype=torch.bool)) == 0).all()
+    assert sinkhorn(logits * 1000, torch.ones(2 * ROWS, dtype=torch.bool)).isfinite().all()

@@ -3,7 +3,22 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gcdbench.regularisers import REGULARISERS, cdr, entropy, expected_distribution, lerm, mcc, pdr
+from gcdbench import registry
+from gcdbench.config import resolve
+from gcdbench.contracts import Losses, Progress
+from gcdbench.errors import UsageError
+from gcdbench.regularisers import (
+    REGULARISERS,
+    RegulariserSlot,
+    cdr,
+    entropy,
+    expected_distribution,
+    lerm,
+    mcc,
+    pdr,
+    regularise,
+)
+from tests.tiny import batch_of, tiny_task
 
 N, K = 10, 4
 
@@ -84,3 +99,46 @@ def test_finite_with_no_row_and_with_absent_classes(name):
         value.backward(retain_graph=True)
         assert torch.isfinite(value)
         assert torch.isfinite(logits.grad).all()
+
+
+PARAMETRIC = ("simgcd", "legogcd", "uno", "orca", "rlcd")
+SMALL = {"projector_hidden": 16, "projector_out": 8, "heads": 2}
+
+
+def test_the_slot_adds_the_term_that_is_asked_for():
+    logits = torch.rand(2 * N, K, generator=torch.Generator().manual_seed(0))
+    losses = Losses()
+    regularise(losses, RegulariserSlot(), logits)
+    assert not losses
+    regularise(losses, RegulariserSlot(regularizer="mcc", regularizer_weight=0.3, regularizer_temp=0.2), logits)
+    p1, p2 = (logits / 0.2).softmax(1).chunk(2)
+    assert losses["mcc"].weight == 0.3
+    assert torch.equal(losses["mcc"].value, mcc(p1, p2, torch.ones(N)))
+    some = torch.arange(N) < 4
+    regularise(losses, RegulariserSlot(regularizer="pdr"), logits, some)
+    p1, p2 = (logits / 0.1).softmax(1).chunk(2)
+    assert torch.equal(losses["pdr"].value, pdr(p1, p2, some.float()))
+
+
+@pytest.mark.parametrize("name", ["mcc", "cdr", "lerm", "ent", "pdr"])
+@pytest.mark.parametrize("method", PARAMETRIC)
+def test_every_parametric_method_has_the_slot(method, name):
+    """`--set method.regularizer=mcc` is the same key for all of them."""
+    from gcdbench.config import Layer
+
+    cls = registry.load("method", method)
+    known = set(cls.Config.__dataclass_fields__)
+    values = {f"method.{k}": v for k, v in {**SMALL, "regularizer": name}.items() if k in known}
+    resolved = resolve(
+        method=method, dataset="", recipe="", seed=0, method_config=cls.Config, layers=[Layer("--set", values)]
+    )
+    made = cls(resolved.config.method_config, tiny_task())
+    losses = made(batch_of(), Progress(made.stages()[-1].name, 0, 10, 0, 3))
+    terms = [term for term in losses if term.endswith(name)]
+    assert terms, list(losses)
+    assert all(losses[term].value.requires_grad for term in terms)
+
+
+def test_a_temperature_of_zero_is_refused():
+    with pytest.raises(UsageError, match="regularizer_temp"):
+        RegulariserSlot(regularizer_temp=0)

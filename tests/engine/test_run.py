@@ -269,6 +269,13 @@ def test_pool_hides_labels(tmp_path, monkeypatch):
     assert len(pool.queries) == ROWS - labels.sum() // 2
     features = pool.features(lambda tokens: tokens[:, 0], views="train")
     assert features.shape == (ROWS, 64)
+    # Where the queries stand in the pool, and the same random numbers each time they are asked for.
+    for each in (few, pool):
+        assert (each.index[each.query_places] == each.queries.index).all()
+        assert not each.labelled[each.query_places].any()
+        one, two = (torch.rand(3, generator=each.generator()) for _ in range(2))
+        assert torch.equal(one, two)
+    assert not torch.equal(torch.rand(3, generator=few.generator()), torch.rand(3, generator=pool.generator()))
     with pytest.raises(UsageError, match="not 'other'"):
         pool.features(lambda tokens: tokens, views="other")
 
