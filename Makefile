@@ -7,7 +7,7 @@ SOURCES := pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 MINUTES ?= 10
 CASES ?= 1000000
 
-.PHONY: demo test check bench bench-quick torture torture-quick fuzz format weights clean
+.PHONY: demo test check docs bench bench-quick torture torture-quick fuzz format weights clean
 
 # Set up and run RLCD on the embedded data set.
 demo: $(VENV)/installed
@@ -21,6 +21,11 @@ check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python docs/generate.py --check
+
+# Write the reference pages in docs/ from the source.
+docs: $(VENV)/installed-dev
+	$(BIN)/python docs/generate.py
 
 # Measure speed and exactness at ViT-B/16 geometry (about eight minutes; quick: two).
 bench: $(VENV)/installed
