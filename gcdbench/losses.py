@@ -119,7 +119,8 @@ def sinkhorn(logits: Tensor, rows: Tensor, epsilon: float = 0.05, iterations: in
     mask = rows.to(logits.dtype)[:, None]
     largest = logits.masked_fill(~rows.bool()[:, None], -torch.inf).max().clamp(min=-1e9)
     q = torch.exp((logits - largest).clamp(max=0) / epsilon) * mask
+    smallest = torch.finfo(q.dtype).tiny  # a class that hardly any row likes has very little mass, and needs it most
     for _ in range(iterations):
-        q = q / q.sum(0, keepdim=True).clamp(min=TINY)
-        q = q / q.sum(1, keepdim=True).clamp(min=TINY)
+        q = q / q.sum(0, keepdim=True).clamp(min=smallest)
+        q = q / q.sum(1, keepdim=True).clamp(min=smallest)
     return q

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from gcdbench.clustering import cluster_means
+from gcdbench.clustering import BLOCK_BYTES, cluster_means
 from gcdbench.contracts import IntArray, Pool, Prediction
 
 
@@ -79,12 +79,24 @@ def predict_by_clusters(
     clusters = max(int(labels.max()) + 1, num_base)
     numbers = torch.from_numpy(labels).to(features.device)
     means = cluster_means(features.float(), numbers, features.new_zeros((clusters, features.shape[1])).float())
-    empty = torch.bincount(numbers, minlength=clusters) == 0
+    # The mean of an empty cluster is nowhere, so that no row is near it.
+    means[torch.bincount(numbers, minlength=clusters) == 0] = torch.inf
     places = pool.query_places
-    queries = features[torch.from_numpy(places).to(features.device)] if places is not None else None
-    if queries is None:
+    if places is None:
         queries = pool.queries.features(embed)
-    distance = torch.cdist(queries.float(), means).masked_fill(empty, torch.inf)
-    best = labels[places] if places is not None else distance.argmin(1).cpu().numpy()
-    base = distance[:, :num_base].argmin(1).cpu().numpy()
-    return Prediction(np.asarray(best, dtype=np.int64), base={"main": base})
+        best = nearest(queries, means)
+    else:
+        queries = features[torch.from_numpy(places).to(features.device)]
+        best = labels[places]
+    return Prediction(best, base={"main": nearest(queries, means[:num_base])})
+
+
+def nearest(rows: Tensor, centres: Tensor) -> IntArray:
+    """The number of each row's nearest centre, some rows at a time; infinite centres are nobody's."""
+    away = ~centres.isfinite().all(1)
+    safe = torch.where(away[:, None], 0.0, centres.float())
+    size = max(1, BLOCK_BYTES // (4 * max(1, len(centres))))
+    found = [
+        torch.cdist(part.float(), safe).masked_fill_(away, torch.inf).argmin(1) for part in rows.split(size)
+    ]
+    return torch.cat(found).cpu().numpy()

@@ -100,13 +100,16 @@ class RegulariserSlot:
             raise UsageError(f"method.regularizer_temp is {self.regularizer_temp}; a temperature must be positive.")
 
 
-def regularise(losses: Losses, config: RegulariserSlot, logits: Tensor, rows: Tensor | None = None) -> None:
-    """Add the term that the settings ask for, if any.
+def regularise(losses: Losses, config: RegulariserSlot, *heads: Tensor, rows: Tensor | None = None) -> None:
+    """Add the term that the settings ask for, if any: its mean over the method's heads.
 
-    ``logits`` is (2 rows, K), view-major; ``rows`` (rows,) masks the rows that count, all of them by default.
+    A head's logits are (2 rows, K), view-major; ``rows`` (rows,) masks the rows that count, all of them by default.
     """
     if config.regularizer == "none":
         return
-    p1, p2 = (logits.float() / config.regularizer_temp).softmax(1).chunk(2)
-    weight = torch.ones(len(p1), device=p1.device) if rows is None else rows.to(p1.dtype)
-    losses.add(config.regularizer, REGULARISERS[config.regularizer](p1, p2, weight), config.regularizer_weight)
+    found = []
+    for logits in heads:
+        p1, p2 = (logits.float() / config.regularizer_temp).softmax(1).chunk(2)
+        weight = torch.ones(len(p1), device=p1.device) if rows is None else rows.to(p1.dtype)
+        found.append(REGULARISERS[config.regularizer](p1, p2, weight))
+    losses.add(config.regularizer, torch.stack(found).mean(), config.regularizer_weight)

@@ -115,7 +115,7 @@ def test_the_slot_adds_the_term_that_is_asked_for():
     assert losses["mcc"].weight == 0.3
     assert torch.equal(losses["mcc"].value, mcc(p1, p2, torch.ones(N)))
     some = torch.arange(N) < 4
-    regularise(losses, RegulariserSlot(regularizer="pdr"), logits, some)
+    regularise(losses, RegulariserSlot(regularizer="pdr"), logits, rows=some)
     p1, p2 = (logits / 0.1).softmax(1).chunk(2)
     assert torch.equal(losses["pdr"].value, pdr(p1, p2, some.float()))
 

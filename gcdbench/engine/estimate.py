@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gcdbench import registry
+from gcdbench import __version__, registry
 from gcdbench.backbone.load import BackboneInfo
 from gcdbench.backbone.vit import SplitViT
 from gcdbench.config import RunConfig
@@ -88,6 +88,7 @@ def estimate_with(
     facts = {
         "estimator": plugin.name,
         "package": package,
+        "gcdbench": __version__,  # whose clustering it may use
         "version": kind.version,
         "dataset": config.dataset,
         "index": data.hash,

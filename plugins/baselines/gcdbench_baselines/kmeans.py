@@ -57,12 +57,16 @@ class KMeans(Method):
     def predict(self, pool: Pool) -> Prediction:
         """The cluster of each query row."""
         c: KMeansConfig = self.config
-        embed = cls_embedding(self.tail)
-        features = pool.features(embed)
-        places = pool.query_places
-        rows = pool.queries.features(embed) if places is None else features[torch.from_numpy(places)]
-        clusters = kmeans(rows, self.task.num_classes, pool.generator(), restarts=c.restarts, iterations=c.iterations)
-        labels = np.asarray(torch.cdist(features, clusters.centres).argmin(1).cpu())
-        if places is not None:
-            labels[places] = clusters.labels.cpu().numpy()
-        return predict_by_clusters(pool, embed, features, labels, self.task.num_base)
+        embed, num_base = cls_embedding(self.tail), self.task.num_base
+        rows = pool.queries.features(embed)
+        found = kmeans(rows, self.task.num_classes, pool.generator(), restarts=c.restarts, iterations=c.iterations)
+        # Labelled rows take no part; they only tell which cluster stands for which base class.
+        known = pool.features(embed)[torch.from_numpy(pool.labelled)]
+        labels = found.labels.cpu().numpy()
+        everybody = np.concatenate([labels, nearest(known, found.centres)])
+        target = np.concatenate([np.full(len(labels), -1), pool.target[pool.labelled]])
+        named = name_clusters(everybody, target, num_base)[: len(labels)]
+        number = np.zeros(self.task.num_classes, dtype=np.int64)
+        number[labels] = named
+        centre_of = torch.from_numpy(np.argsort(_completed(number, labels), kind="stable")[:num_base])
+        return Prediction(named, base={"main": nearest(rows, found.centres[centre_of])})

@@ -27,8 +27,9 @@ def accuracy_of(tree: Dendrogram, target: IntArray, num_base: int, clusters: int
 def best_cut(tree: Dendrogram, target: IntArray, num_base: int, smallest: int, largest: int, patience: int = 50) -> Cut:
     """The number of clusters with the highest accuracy, from the smallest upward until ``patience`` were worse.
 
-    Of equal ones the largest is taken. Labelled rows cannot tell whether novel classes are kept apart, but they tell
-    when classes begin to fall to pieces: the finest cut that leaves the known ones whole is the best guess at the rest.
+    Labelled rows cannot tell whether novel classes are kept apart: from the cut that separates the known classes to the
+    one at which they begin to fall to pieces, their accuracy is the same. Among equal cuts the clearest is taken: that
+    whose next merge is highest compared with its last one.
     """
     count = tree.counts(target, num_base)
     labelled = max(1, int((target >= 0).sum()))
@@ -43,8 +44,19 @@ def best_cut(tree: Dendrogram, target: IntArray, num_base: int, smallest: int, l
         table = count(sorted(nodes))
         tried[clusters] = float(table[linear_sum_assignment(table, maximize=True)].sum() / labelled)
         since += 1
-        if tried[clusters] >= tried[best]:
+        if tried[clusters] > tried[best]:
             best, since = clusters, 0
         if since > patience:
             break
+    equal = [clusters for clusters, accuracy in tried.items() if accuracy == tried[best]]
+    best = max(equal, key=lambda clusters: (_clearness(tree, clusters), -clusters))
     return Cut(best, tried[best], tried)
+
+
+def _clearness(tree: Dendrogram, clusters: int) -> float:
+    """Height of the merge that would join two of the clusters, over that of the last merge that made one of them."""
+    if clusters < 2:
+        return 0.0
+    following = tree.heights[-(clusters - 1)]
+    last = tree.heights[-clusters] if clusters <= len(tree.heights) else 0.0
+    return float(following / max(last, 1e-12))

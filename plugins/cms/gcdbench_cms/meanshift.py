@@ -19,9 +19,11 @@ def neighbour_mean(features: Tensor, bank: Tensor, count: int) -> Tensor:
     keep = min(count + 1, len(bank))
     best = torch.full((len(features), 0), -torch.inf, device=features.device)
     place = torch.zeros((len(features), 0), dtype=torch.long, device=features.device)
-    step = max(1, BLOCK_BYTES // (4 * max(1, len(features))))
+    step = max(1, BLOCK_BYTES // (4 * max(len(features), *bank.shape[1:])))
     for start in range(0, len(bank), step):
-        near = features.float() @ bank[start : start + step].to(features.device).float().T
+        block = bank[start : start + step].to(features.device).float()
+        with torch.autocast(features.device.type, enabled=False):  # near neighbours differ by less than half precision
+            near = features.float() @ block.T
         both = torch.cat([best, near], dim=1)
         here = torch.arange(start, start + near.shape[1], device=features.device).expand(len(features), -1)
         best, chosen = both.topk(min(keep, both.shape[1]), dim=1)

@@ -69,6 +69,10 @@ class CMS(Method):
 
     def __init__(self, config: CMSConfig, task: Task) -> None:
         super().__init__(config, task)
+        if config.find_k and config.largest_k < task.num_base:
+            raise UsageError(
+                f"method.largest_k is {config.largest_k}, but there are {task.num_base} base classes already."
+            )
         self.tail = task.backbone.tail(norm=True)
         widths = (config.head_hidden, config.head_narrow, config.head_out)
         self.head = ContrastiveHead(task.backbone.embed_dim, *widths, task.generator)
@@ -100,6 +104,11 @@ class CMS(Method):
         losses.add("supcon", supcon, c.sup_weight)
         return losses
 
+    def on_step_end(self, batch: Batch, t: Progress) -> None:
+        """The next epoch has a bank of its own: the checkpoint between them need not hold this one."""
+        if t.step + 1 == t.steps_per_epoch:
+            self.bank = None
+
     def optimizers(self, stage: Stage) -> dict[str, Optim]:
         """SGD over one group: everything is decayed, biases too."""
         train = self.task.train
@@ -115,9 +124,9 @@ class CMS(Method):
         c: CMSConfig = self.config
         base, told = self.task.num_base, self.task.num_classes
         features = pool.features(self.embed)
-        low, high = (base, min(c.largest_k, len(pool))) if c.find_k else (told, told)
+        low, high = (base, c.largest_k) if c.find_k else (told, told)
         settings = Shifting(c.neighbours, c.alpha, c.rounds, c.patience)
-        found = shift_and_cut(features, pool.target, base, low, max(low, high), settings)
+        found = shift_and_cut(features, pool.target, base, low, high, settings)
         return predict_by_clusters(pool, self.embed, features, found.labels(), base)
 
     def get_extra_state(self) -> dict[str, Any]:

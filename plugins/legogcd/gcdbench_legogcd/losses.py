@@ -32,13 +32,14 @@ def local_entropy(logits: Tensor, chosen: Tensor, marginal: Tensor, temperature:
 def dual_view_kl(logits: Tensor, temperature: float, double_softmax: bool) -> Tensor:
     """KL(view 1 | view 2), averaged over rows.
 
-    ``double_softmax`` takes the softmax of the probabilities once more, as the released code does.
+    ``double_softmax`` takes the logarithms of softmaxes *of the probabilities*, as the released code does; the weights are
+    the probabilities themselves in either case.
     """
     z1, z2 = (logits / temperature).chunk(2)
+    weight = z1.softmax(1)
     if double_softmax:
-        z1, z2 = z1.softmax(1), z2.softmax(1)
-    log_p1, log_p2 = F.log_softmax(z1, dim=1), F.log_softmax(z2, dim=1)
-    return (log_p1.exp() * (log_p1 - log_p2)).sum(1).mean()
+        z1, z2 = weight, z2.softmax(1)
+    return (weight * (F.log_softmax(z1, dim=1) - F.log_softmax(z2, dim=1))).sum(1).mean()
 
 
 @torch.no_grad()

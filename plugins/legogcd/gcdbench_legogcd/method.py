@@ -57,11 +57,11 @@ class LegoGCD(SimGCD):
         c: LegoGCDConfig = self.config
         losses, logits = self.terms(batch, t)
         losses.add("dkl", dual_view_kl(logits, c.student_temp, c.double_softmax), (1 - c.sup_weight) * c.dkl_weight)
-        if self.training:
-            self.marginal.copy_(moved(self.marginal, logits, c.marginal_momentum))
         unlabelled = ~batch.labelled.repeat(2)
         chosen = confident_base(logits, unlabelled, self.task.num_base, c.student_temp, c.threshold)
-        # A copy: the buffer moves on before the next backward pass.
+        # A copy: the buffer moves on before the backward pass.
         ler = local_entropy(logits, chosen, self.marginal.clone(), c.ler_temp, c.ler_margin)
         losses.add("ler", ler, c.ler_weight)
+        if self.training:
+            self.marginal.copy_(moved(self.marginal, logits, c.marginal_momentum))
         return losses

@@ -53,10 +53,8 @@ def test_local_entropy_is_the_published_formula():
 def test_the_divergence_is_one_way_from_the_first_view(double_softmax):
     z = cosines().double().numpy() / 0.1
     p = softmax(z)
-    if double_softmax:
-        p = softmax(p)
-    one, two = p[:10], p[10:]
-    expected = (one * (np.log(one) - np.log(two))).sum(1).mean()
+    logs = np.log(softmax(p) if double_softmax else p)
+    expected = (p[:10] * (logs[:10] - logs[10:])).sum(1).mean()
     assert dual_view_kl(cosines(), 0.1, double_softmax).item() == pytest.approx(expected, rel=1e-4)
 
 
@@ -76,6 +74,17 @@ def test_terms_and_weights():
     }
     assert losses["ler"].weight == 2.0
     assert losses["dkl"].weight == pytest.approx(0.65)
+
+
+def test_a_batch_is_regularised_with_the_distribution_before_it():
+    method = LegoGCD(LegoGCDConfig(**SMALL, marginal_momentum=0.0, threshold=0.0), tiny_task())
+    batch = batch_of()
+    logits = method.logits(batch.tokens)["main"]
+    chosen = confident_base(logits, ~batch.labelled.repeat(2), 3, 0.1, 0.0)
+    equal = torch.full((5,), 0.2)
+    expected = local_entropy(logits, chosen, equal, 0.05, 0.4).item()
+    assert method.train()(batch, T)["ler"].value.item() == pytest.approx(expected, rel=1e-5)
+    assert not torch.allclose(method.marginal, equal)
 
 
 def test_the_distribution_moves_in_training_only():

@@ -20,6 +20,7 @@ def margin_cross_entropy(cosines: Tensor, target: Tensor, labelled: Tensor, marg
     return masked_mean(F.cross_entropy(raised * scale, safe, reduction="none"), labelled)
 
 
+@in_float32
 @torch.no_grad()
 def partners(features: Tensor, target: Tensor, labelled: Tensor, generator: torch.Generator | None) -> Tensor:
     """(rows,) a positive for each row: a random other labelled row of its class, or itself if there is none; for an

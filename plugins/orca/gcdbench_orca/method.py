@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gcdbench.contracts import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task, Traits
-from gcdbench.engine.optim import default_optim
+from gcdbench.engine.optim import sgd
 from gcdbench.errors import UsageError
 from gcdbench.heads import CosineClassifier
 from gcdbench.predicting import predict_by_logits
@@ -95,8 +95,11 @@ class ORCA(Method):
         return losses
 
     def optimizers(self, stage: Stage) -> dict[str, Optim]:
-        """SGD whose rate falls in steps."""
-        return {"main": Optim(default_optim(self, self.task.train).optimizer, Steps(self.config.milestones))}
+        """SGD over one group, everything decayed; the rate falls in steps."""
+        train = self.task.train
+        everything = [p for _, p in self.trained_parameters()]
+        optim = sgd([{"params": everything, "weight_decay": train.weight_decay}], train)
+        return {"main": Optim(optim.optimizer, Steps(self.config.milestones))}
 
     def logits(self, tokens: Tensor) -> dict[str, Tensor]:
         """Class cosines."""
