@@ -51,12 +51,11 @@ def cls_embedding(tail: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor
     return lambda tokens: F.normalize(tail(tokens)[:, 0].float(), dim=1)
 
 
-def name_clusters(labels: IntArray, target: IntArray, num_base: int) -> IntArray:
-    """The same clusters with other numbers: 0 to ``num_base`` - 1 are those that agree best with the base classes.
+def cluster_numbers(labels: IntArray, target: IntArray, num_base: int, clusters: int) -> IntArray:
+    """(clusters,) another number for each cluster: 0 to ``num_base`` - 1 for those that agree best with base classes.
 
-    ``target`` is the class of labelled rows and -1 elsewhere. Only names change: which rows are together does not.
+    ``target`` is the class of labelled rows and -1 elsewhere. There are at least as many clusters as base classes.
     """
-    clusters = max(int(labels.max()) + 1, num_base)
     known = target >= 0
     table = np.zeros((clusters, num_base), dtype=np.int64)
     np.add.at(table, (labels[known], target[known]), 1)
@@ -64,7 +63,13 @@ def name_clusters(labels: IntArray, target: IntArray, num_base: int) -> IntArray
     number = np.full(clusters, -1, dtype=np.int64)
     number[of_base] = base
     number[number < 0] = np.arange(num_base, clusters)
-    return number[labels]
+    return number
+
+
+def name_clusters(labels: IntArray, target: IntArray, num_base: int) -> IntArray:
+    """The same clusters under other numbers, base classes first. Which rows are together does not change."""
+    clusters = max(int(labels.max()) + 1, num_base)
+    return cluster_numbers(labels, target, num_base, clusters)[labels]
 
 
 def predict_by_clusters(
@@ -96,7 +101,5 @@ def nearest(rows: Tensor, centres: Tensor) -> IntArray:
     away = ~centres.isfinite().all(1)
     safe = torch.where(away[:, None], 0.0, centres.float())
     size = max(1, BLOCK_BYTES // (4 * max(1, len(centres))))
-    found = [
-        torch.cdist(part.float(), safe).masked_fill_(away, torch.inf).argmin(1) for part in rows.split(size)
-    ]
+    found = [torch.cdist(part.float(), safe).masked_fill_(away, torch.inf).argmin(1) for part in rows.split(size)]
     return torch.cat(found).cpu().numpy()

@@ -180,6 +180,14 @@ def test_sinkhorn_uses_all_classes_equally(logits):
     torch.testing.assert_close(sinkhorn(other, rows, 0.05, 200), q)
 
 
+def test_sinkhorn_gives_mass_to_a_class_that_no_row_likes():
+    scores = torch.zeros(30, 3)
+    scores[:, 2] = -1.9
+    scores[:, 0] = torch.linspace(-0.1, 0.1, 30)
+    q = sinkhorn(scores, torch.ones(30, dtype=torch.bool), 0.05, 50)
+    torch.testing.assert_close(q.sum(0), torch.full((3,), 10.0), rtol=1e-3, atol=1e-3)
+
+
 def test_sinkhorn_of_nothing_is_nothing(logits):
     assert (sinkhorn(logits, torch.zeros(2 * ROWS, dtype=torch.bool)) == 0).all()
     assert sinkhorn(logits * 1000, torch.ones(2 * ROWS, dtype=torch.bool)).isfinite().all()

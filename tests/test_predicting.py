@@ -63,6 +63,16 @@ def test_rows_of_the_pool_keep_their_cluster():
     assert answer.base["main"][2] in (0, 1)
 
 
+def test_a_base_class_without_a_cluster_is_nobodys():
+    """Fewer clusters than base classes can be left over: nobody is nearest to a mean that is nowhere."""
+    features, _ = groups()
+    labels = np.zeros(12, dtype=np.int64)
+    target = np.full(12, -1)
+    target[0] = 1
+    answer = predict_by_clusters(FakePool(features, target, np.arange(12)), lambda x: x, features, labels, 3)
+    assert set(answer.cluster) == set(answer.base["main"]) == {1}
+
+
 def test_other_rows_go_to_the_nearest_mean():
     features, labels = groups()
     target = np.full(12, -1)

@@ -31,7 +31,7 @@ class FewRows:
         each.append(_spread(split.labelled, count // 2 - sum(map(len, each))))
         labelled = np.unique(np.concatenate(each))
         # A method may cluster the unlabelled rows alone, so they must be enough for all clusters.
-        hidden = _spread(split.unlabelled, max(count - len(labelled), space.k + FEW // 2))
+        hidden = _spread(split.unlabelled, max(count - len(labelled), count // 2, space.k + FEW // 8))
         self._rows = {"train": np.sort(np.concatenate([labelled, hidden]))}
         self._labelled = np.isin(self._rows["train"], labelled)
         self._target = np.where(self._labelled, split.target[self._rows["train"]], -1)

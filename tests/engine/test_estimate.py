@@ -78,7 +78,7 @@ def test_mistakes_are_told(tmp_path):
         start(tmp_path, "simgcd", epochs=1, k="max-ac")
     with pytest.raises(UsageError, match="give one of them"):
         start(tmp_path, "simgcd", epochs=1, settings={"data.k": 7, "data.k_from": "max-acc"})
-    with pytest.raises(UsageError, match="has none"):
+    with pytest.raises(UsageError, match="Without labelled rows"):
         start(tmp_path, "simgcd", epochs=1, k="max-acc", label_ratio=0.0)
 
 

@@ -55,7 +55,8 @@ def test_a_broken_method_is_caught_by_the_check_meant_for_it(check):
     assert found.check.fix
 
 
-def test_a_loud_import_is_caught():
+def test_a_loud_import_is_caught(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where it leaves a file
     report = check_all("tests.testing.loud:FailsImportQuiet")
     assert_only(report, "import-quiet")
     said = report.of(FAILED)[0].detail

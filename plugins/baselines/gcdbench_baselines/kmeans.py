@@ -13,7 +13,7 @@ from torch import Tensor
 from gcdbench.clustering import kmeans
 from gcdbench.contracts import Batch, Losses, Method, Pool, Prediction, Progress, Stage, Task, Traits
 from gcdbench.errors import UsageError
-from gcdbench.predicting import cls_embedding, predict_by_clusters
+from gcdbench.predicting import cls_embedding, cluster_numbers, nearest
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,6 @@ class KMeans(Method):
         labels = found.labels.cpu().numpy()
         everybody = np.concatenate([labels, nearest(known, found.centres)])
         target = np.concatenate([np.full(len(labels), -1), pool.target[pool.labelled]])
-        named = name_clusters(everybody, target, num_base)[: len(labels)]
-        number = np.zeros(self.task.num_classes, dtype=np.int64)
-        number[labels] = named
-        centre_of = torch.from_numpy(np.argsort(_completed(number, labels), kind="stable")[:num_base])
-        return Prediction(named, base={"main": nearest(rows, found.centres[centre_of])})
+        number = cluster_numbers(everybody, target, num_base, self.task.num_classes)
+        base_centres = found.centres[torch.from_numpy(np.argsort(number)[:num_base])]
+        return Prediction(number[labels], base={"main": nearest(rows, base_centres)})

@@ -138,6 +138,20 @@ def test_a_run_on_digits_is_better_than_chance(name, least, tmp_path):
     assert record.metrics["ob"] > 80
 
 
+@pytest.mark.parametrize(("name", "k"), [("kmeans", 100), ("gcd", 150)])
+def test_many_classes_are_possible(name, k, tmp_path):
+    """The rehearsal on a few rows must not refuse what the real rows can carry."""
+    few = {} if name == "kmeans" else {"epochs": 1}
+    settings = {"method.restarts": 1}
+    (record,) = gcdbench.run(name, "digits", k=k, runs=tmp_path / "runs", settings=settings, **few)
+    assert record.data["clusters"] > k * 0.8
+
+
+def test_more_classes_than_images_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="only 1797 images"):
+        gcdbench.run("kmeans", "digits", k=5000, runs=tmp_path / "runs")
+
+
 def test_max_acc_finds_the_number_of_well_separated_clusters(monkeypatch):
     """Twelve far groups, eight of them labelled in part: k-means agrees best with the labels near twelve clusters."""
     random = np.random.default_rng(0)

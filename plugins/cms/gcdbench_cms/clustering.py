@@ -30,7 +30,6 @@ class Shifted:
     """The best round."""
 
     tree: Dendrogram
-    features: Tensor
     cut: Cut
 
     def labels(self) -> IntArray:
@@ -52,7 +51,7 @@ def shift_and_cut(
         if number:
             current = shift_all(current, settings.neighbours, settings.alpha)
         tree = ward(current)
-        found = Shifted(tree, current, best_cut(tree, target, num_base, smallest, largest))
+        found = Shifted(tree, best_cut(tree, target, num_base, smallest, largest))
         since += 1
         # Of equal rounds the later one is taken: its clusters are tighter. Patience counts real gains only.
         if best is None or found.cut.accuracy >= best.cut.accuracy:

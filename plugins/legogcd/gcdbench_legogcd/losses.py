@@ -32,8 +32,8 @@ def local_entropy(logits: Tensor, chosen: Tensor, marginal: Tensor, temperature:
 def dual_view_kl(logits: Tensor, temperature: float, double_softmax: bool) -> Tensor:
     """KL(view 1 | view 2), averaged over rows.
 
-    ``double_softmax`` takes the logarithms of softmaxes *of the probabilities*, as the released code does; the weights are
-    the probabilities themselves in either case.
+    ``double_softmax`` takes the logarithms of softmaxes *of the probabilities*, as the released code does; the weights
+    are the probabilities themselves in either case.
     """
     z1, z2 = (logits / temperature).chunk(2)
     weight = z1.softmax(1)

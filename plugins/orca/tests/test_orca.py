@@ -54,6 +54,14 @@ def test_partners_are_of_the_same_class_or_the_nearest():
     assert all(len(mates) > 1 for mates in seen.values())
 
 
+def test_partners_do_not_depend_on_autocast():
+    features = torch.randn(40, 64, generator=torch.Generator().manual_seed(1)) * 0.1 + 1
+    target = torch.full((40,), -1)
+    plain = partners(features, target, target >= 0, None)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(partners(features, target, target >= 0, None), plain)
+
+
 def test_a_labelled_row_without_a_mate_is_its_own():
     target = torch.tensor([0, 1, -1])
     pairs = partners(torch.randn(3, 4), target, target >= 0, None)
@@ -74,11 +82,15 @@ def test_agreement_and_entropy_are_the_published_formulas():
 def test_terms_use_the_first_view_and_weights_are_one():
     method, batch = ORCA(ORCAConfig(), tiny_task()), batch_of()
     method.margin.fill_(0.2)
-    losses = method(batch, T)
+    losses = method(batch, Progress("main", 0, 10, 0, 3, torch.Generator().manual_seed(0)))
     assert {name: term.weight for name, term in losses.items()} == {"ce": 1.0, "pairs": 1.0, "neg_entropy": 1.0}
     z = method.classifier(method.tail(batch.tokens)[:, 0])
     expected = margin_cross_entropy(z[:12], batch.target, batch.labelled, torch.tensor(0.2), 10.0)
     assert losses["ce"].value.item() == pytest.approx(expected.item(), rel=1e-5)
+    p = (10 * z).softmax(1)
+    assert losses["neg_entropy"].value.item() == pytest.approx(negative_entropy(p[:12]).item(), rel=1e-5)
+    pairs = partners(method.tail(batch.tokens)[:12, 0], batch.target, batch.labelled, torch.Generator().manual_seed(0))
+    assert losses["pairs"].value.item() == pytest.approx(pair_agreement(p[:12], p[12:], pairs).item(), rel=1e-5)
 
 
 @pytest.mark.parametrize(("confidence", "margin"), [(0.9, 0.1), (0.2, 0.5)])
@@ -99,10 +111,6 @@ def test_the_rate_falls_in_steps():
     assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
     imagenet = read_preset(ORCA, "adapted")["dataset"]["imagenet100"]
     assert [round(90 * share) for share in imagenet["method"]["milestones"]] == [30, 60]
-
-
-def test_batches_are_pairs_of_labelled_and_unlabelled_rows():
-    assert ORCA.traits.sampler == "paired"
 
 
 def test_settings_that_cannot_be_meant_are_refused():

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from gcdbench.config import TrainConfig
 from gcdbench.contracts import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task
-from gcdbench.engine.optim import decay_groups, sgd
+from gcdbench.engine.optim import sgd
 from gcdbench.errors import UsageError
 from gcdbench.heads import CosineClassifier
 from gcdbench.losses import cross_entropy
@@ -44,7 +44,7 @@ class UNOConfig(RegulariserSlot):
     sinkhorn_iterations: int = 3
     """Iterations of Sinkhorn-Knopp."""
     warmup_epochs: int = 10
-    """Epochs over which the learning rate of discovery rises linearly."""
+    """Epochs of either stage over which the learning rate rises linearly."""
     projector_hidden: int = 2048
     """Width of the projectors' hidden layer."""
     projector_out: int = 256
@@ -63,7 +63,7 @@ class UNOConfig(RegulariserSlot):
 
 @dataclass(frozen=True)
 class WarmupCosine:
-    """Linear from a tenth of the rate over some epochs, then along half a cosine down to ``floor``."""
+    """Linear from ``floor`` to the rate over some epochs, then along half a cosine down to ``floor``."""
 
     warmup: int
     floor: float
@@ -72,7 +72,7 @@ class WarmupCosine:
         """The rate of epoch ``t.epoch``."""
         warmup = min(self.warmup, t.epochs - 1)
         if t.epoch < warmup:
-            return initial * (0.1 + 0.9 * t.epoch / warmup)
+            return self.floor + (initial - self.floor) * t.epoch / warmup
         done = (t.epoch - warmup) / max(1, t.epochs - warmup)
         return self.floor + (initial - self.floor) * (1 + math.cos(math.pi * done)) / 2
 
@@ -105,13 +105,12 @@ class UNO(Method):
         return (Stage("pretrain", self.config.pretrain_epochs), Stage("discover", self.task.train.epochs))
 
     def optimizers(self, stage: Stage) -> dict[str, Optim]:
-        """SGD with a cosine; discovery warms up."""
+        """SGD over one group, everything decayed, whose rate warms up and falls along a cosine."""
         train: TrainConfig = self.task.train
-        if stage.name == "pretrain":
-            trained = [*self.tail.named_parameters(prefix="tail"), *self.labelled_head.named_parameters(prefix="head")]
-            return {"main": sgd(decay_groups([(n, p) for n, p in trained if p.requires_grad], train), train)}
-        optimizer = sgd(decay_groups(self.trained_parameters(), train), train).optimizer
-        return {"main": Optim(optimizer, WarmupCosine(self.config.warmup_epochs, train.lr * train.lr_floor))}
+        modules = (self.tail, self.labelled_head) if stage.name == "pretrain" else (self,)
+        trained = [p for module in modules for p in module.parameters() if p.requires_grad]
+        optim = sgd([{"params": trained, "weight_decay": train.weight_decay}], train)
+        return {"main": Optim(optim.optimizer, WarmupCosine(self.config.warmup_epochs, train.lr * train.lr_floor))}
 
     def on_epoch_start(self, pool: Pool, t: Progress) -> None:
         """The best head is that with the smallest loss of an epoch."""
@@ -120,7 +119,7 @@ class UNO(Method):
     def forward(self, batch: Batch, t: Progress) -> Losses:
         """Cross entropy of labelled rows; in discovery the swapped predictions of all heads."""
         c: UNOConfig = self.config
-        cls = self.tail(batch.tokens)[:, 0]
+        cls = self.features(batch.tokens)
         known = self.labelled_head(cls)
         losses = Losses()
         if t.stage == "pretrain":
@@ -134,7 +133,7 @@ class UNO(Method):
         losses.add("cluster", found.mean(), 0.5)
         over = [self._swapped(logits, batch) for logits in self._logits(cls, known, self.over_heads)]
         losses.add("overcluster", torch.stack(over).mean(), 0.5)
-        regularise(losses, c, torch.stack(clusters).mean(0))
+        regularise(losses, c, *clusters)
         return losses
 
     def on_step_end(self, batch: Batch, t: Progress) -> None:
@@ -150,12 +149,16 @@ class UNO(Method):
         )
 
     def _logits(self, cls: Tensor, known: Tensor, heads: nn.ModuleList) -> list[Tensor]:
-        """Per head the cosines with labelled classes, then with its own prototypes."""
-        return [torch.cat([known, head(cls)], dim=1) for head in heads] or [known]
+        """Per head the cosines with labelled classes, then with its own prototypes.
+
+        In training each view goes through the heads on its own, since batch norm looks at all rows it is given.
+        """
+        views = cls.chunk(2) if self.training else (cls,)
+        return [torch.cat([known, torch.cat([head(v) for v in views])], dim=1) for head in heads] or [known]
 
     def logits(self, tokens: Tensor) -> dict[str, Tensor]:
         """Cosines of the head that had the smallest loss in the last epoch."""
-        cls = self.tail(tokens)[:, 0]
+        cls = self.features(tokens)
         return {"main": self._logits(cls, self.labelled_head(cls), self._best())[0]}
 
     def _best(self) -> nn.ModuleList:
@@ -164,8 +167,8 @@ class UNO(Method):
         return nn.ModuleList([self.cluster_heads[int(self.head_loss.argmin())]])
 
     def features(self, tokens: Tensor) -> Tensor:
-        """CLS."""
-        return self.tail(tokens)[:, 0]
+        """CLS, of length one, as all heads see it."""
+        return F.normalize(self.tail(tokens)[:, 0].float(), dim=1)
 
     def predict(self, pool: Pool) -> Prediction:
         """Argmax of the best head."""

@@ -85,11 +85,34 @@ def test_the_head_with_the_smallest_loss_answers():
     for best in (0, 1):
         method.head_loss.fill_(1.0)
         method.head_loss[best] = 0.5
-        cls = method.tail(tokens)[:, 0]
+        cls = torch.nn.functional.normalize(method.tail(tokens)[:, 0], dim=1)
         expected = torch.cat([method.labelled_head(cls), method.cluster_heads[best](cls)], dim=1)
         answers.append(method.logits(tokens)["main"])
         assert torch.equal(answers[-1], expected)
     assert not torch.equal(*answers)
+
+
+def test_batch_norm_sees_one_view_at_a_time():
+    method = UNO(UNOConfig(**SMALL), tiny_task()).train()
+    batch = batch_of()
+    other = batch.tokens.clone()
+    other[12:] = other[12:].flip(2)  # the second view
+    one, two = (method._logits(cls, method.labelled_head(cls), method.cluster_heads)[0] for cls in
+                (method.features(batch.tokens), method.features(other)))  # fmt: skip
+    torch.testing.assert_close(one[:12], two[:12])
+    assert not torch.allclose(one[12:], two[12:])
+
+
+def test_heads_are_regularised_one_by_one():
+    """Prototypes of different heads have nothing to do with each other: their order must not matter."""
+    values = []
+    for flip in (False, True):
+        method = UNO(UNOConfig(**SMALL, regularizer="ent"), tiny_task()).train()
+        if flip:
+            weight = method.cluster_heads[0].prototypes.weight
+            weight.data = weight.data.flip(0)
+        values.append(method(batch_of(), DISCOVER)["ent"].value.item())
+    assert values[0] == pytest.approx(values[1], rel=1e-5)
 
 
 def test_losses_of_heads_are_summed_over_an_epoch():
@@ -114,7 +137,7 @@ def test_prototypes_keep_length_one():
 def test_the_rate_warms_up_and_falls():
     schedule = WarmupCosine(10, 0.001)
     rates = [schedule(0.1, Progress("discover", e, 50, 0, 1)) for e in range(50)]
-    assert rates[0] == pytest.approx(0.01)
+    assert rates[0] == pytest.approx(0.001)
     assert rates[10] == 0.1 == max(rates)
     assert rates[:11] == sorted(rates[:11])
     assert rates[10:] == sorted(rates[10:], reverse=True)
