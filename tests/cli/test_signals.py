@@ -66,9 +66,9 @@ def test_a_signal_saves_the_run(number, code, words, tmp_path, undisturbed):
 
 
 def test_two_processes_on_one_run(tmp_path):
-    one = begin(tmp_path, "runs", "--epochs", "25")
+    one = begin(tmp_path, "runs", "--epochs", "14")
     folder = wait_for(tmp_path, "runs/rlcd/digits/*/log.txt").parent
-    two = begin(tmp_path, "runs", "--epochs", "25", "--json")
+    two = begin(tmp_path, "runs", "--epochs", "14", "--json")
     out, text = two.communicate()
     assert two.returncode == 0
     assert f"Process {one.pid} on " in text

@@ -18,6 +18,7 @@ from gcdbench.backbone.vit import SplitViT
 from gcdbench.config import Layer, TrainConfig, resolve
 from gcdbench.contracts import Batch, Progress, Task
 from gcdbench.presets import preset_layers
+from gcdbench.testing import run_checks
 from gcdbench.testing.trajectory import Recording, build, replay
 
 import_timm()
@@ -325,3 +326,10 @@ def test_predictions_report_both_branches():
 
 def test_it_is_registered():
     assert registry.load("method", "rlcd") is RLCD
+
+
+@pytest.mark.parametrize("recipe", ["paper", "released"])
+def test_conformance(recipe):
+    report = run_checks("rlcd", recipe=recipe)
+    assert report.ok, report.summary()
+    assert not report.of("failed as expected")

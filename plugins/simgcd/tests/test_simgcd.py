@@ -13,6 +13,7 @@ from gcdbench.backbone.vit import SplitViT
 from gcdbench.config import TrainConfig
 from gcdbench.contracts import Batch, Progress, Task
 from gcdbench.presets import read_preset
+from gcdbench.testing import run_checks
 from gcdbench.testing.trajectory import Recording, build, replay
 
 import_timm()
@@ -69,3 +70,10 @@ def test_finite_with_any_share_of_labels(labelled):
 
 def test_it_is_registered():
     assert registry.load("method", "simgcd") is SimGCD
+
+
+@pytest.mark.parametrize("recipe", ["paper"])
+def test_conformance(recipe):
+    report = run_checks("simgcd", recipe=recipe)
+    assert report.ok, report.summary()
+    assert not report.of("failed as expected")
