@@ -93,7 +93,8 @@ def commands() -> str:
     parts = [NOTICE, "# Commands\n", "`gcdbench COMMAND --help` prints the same.\n"]
     parts.append("| Command | What it does |\n|---|---|")
     parts[-1] += "".join(f"\n| [`{name}`](#gcdbench-{name}) | {said} |" for name, (_, said) in COMMANDS.items()) + "\n"
-    root = click.Context(cli, info_name="gcdbench", terminal_width=100, max_content_width=100)
+    names = ["-h", "--help"]
+    root = click.Context(cli, info_name="gcdbench", terminal_width=100, max_content_width=100, help_option_names=names)
     for name in COMMANDS:
         command = cli.get_command(root, name)
         assert command is not None
@@ -118,7 +119,7 @@ def checks() -> str:
     parts = [NOTICE, "# The checks of the conformance kit\n"]
     parts.append("`gcdbench check NAME` runs them; `gcdbench.testing.parametrize_checks(NAME)` gives them to pytest.\n")
     for kind in CHECKS:
-        parts.append(f"## Of a {kind}\n\n| Check | What must hold | What helps if it does not |\n|---|---|---|")
+        parts.append(f"## Of {kind}s\n\n| Check | What must hold | What helps if it does not |\n|---|---|---|")
         parts[-1] += "".join(
             f"\n| `{c.name}` | {_cell(c.explains)} | {_cell(c.fix)} |" for c in checks_of(kind).values()
         )

@@ -51,8 +51,11 @@ def coerce(value: Any, hint: Any, key: str, source: str) -> Any:
             except UsageError:
                 continue
     elif origin is tuple:
-        if isinstance(value, list | tuple):
-            return tuple(coerce(v, get_args(hint)[0], key, source) for v in value)
+        kinds = get_args(hint)
+        if isinstance(value, list | tuple) and kinds and kinds[-1] is Ellipsis:
+            return tuple(coerce(v, kinds[0], key, source) for v in value)
+        if isinstance(value, list | tuple) and len(value) == len(kinds):
+            return tuple(coerce(v, kind, key, source) for v, kind in zip(value, kinds, strict=True))
     elif hint is bool:
         if isinstance(value, bool):
             return value
@@ -74,6 +77,7 @@ def _spoken(hint: Any) -> str:
     if hint in names:
         return names[hint]
     if get_origin(hint) is tuple:
-        return "a list like [0.5, 0.5, 0.5]"
+        kinds = get_args(hint)
+        return "a list like [0.5, 0.5, 0.5]" if kinds[-1] is Ellipsis else f"a list of {len(kinds)} values"
     options = [o for o in get_args(hint) if o is not type(None)]
     return " or ".join([_spoken(o) for o in options] + (["none"] if len(options) < len(get_args(hint)) else []))

@@ -51,11 +51,34 @@ def read_preset(method_class: type, recipe: str) -> dict[str, Any]:
     for name in (f"{own}.{recipe}.toml", f"{recipe}.toml"):
         file = folder / name
         if file.is_file():
+            where = f"The preset file {package}/presets/{name}"
             try:
-                return tomllib.loads(file.read_text(encoding="utf-8"))
+                tree = tomllib.loads(file.read_text(encoding="utf-8"))
             except (ValueError, RecursionError) as fault:
-                raise PluginError(f"The preset file {package}/presets/{name} is not valid TOML: {fault}.") from fault
+                raise PluginError(f"{where} is not valid TOML: {fault}.") from fault
+            _check_shape(tree, where)
+            return tree
     return {}
+
+
+def _check_shape(tree: Mapping[str, Any], where: str) -> None:
+    """Tables where tables are expected, and no others: a name that is misspelt must not be passed over."""
+    odd = [name for name in tree if name not in ("default", "dataset")]
+    if odd:
+        raise PluginError(f"{where} has a table '{odd[0]}'; there are [default] and [dataset.NAME] only.")
+    for dataset, table in {"default": tree.get("default", {}), **_table(tree, "dataset", where)}.items():
+        if not isinstance(table, Mapping):
+            raise PluginError(f"{where}: '{dataset}' must be a table.")
+        for backbone, own in _table(table, "on", where).items():
+            if not isinstance(own, Mapping):
+                raise PluginError(f"{where}: '{dataset}.on.{backbone}' must be a table.")
+
+
+def _table(tree: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+    found = tree.get(name, {})
+    if not isinstance(found, Mapping):
+        raise PluginError(f"{where}: '{name}' must hold tables.")
+    return found
 
 
 def _layer(recipe: str, name: str, table: Mapping[str, Any]) -> Layer:

@@ -23,6 +23,15 @@ GROUPS = {
 }
 """Entry-point group of each kind of plugin."""
 
+CLASSES = {
+    "method": "Method",
+    "dataset": "Dataset",
+    "evaluator": "Evaluator",
+    "k-estimator": "KEstimator",
+    "tracker": "Tracker",
+}
+"""What a plugin of each kind is derived from, in `gcdbench.contracts`."""
+
 ALIASES = {"dataset": "gcdbench.dataset_aliases"}
 """Entry-point groups whose *value* is another plugin's name."""
 
@@ -51,7 +60,7 @@ class Plugin:
             raise PluginError(self.clash)
         entry = EntryPoint(name=self.name, value=self.target, group=GROUPS[self.kind])
         try:
-            return entry.load()
+            found = entry.load()
         except KeyboardInterrupt:
             raise
         except BaseException as fault:  # a plugin may raise anything, even SystemExit, while it is imported
@@ -59,6 +68,25 @@ class Plugin:
                 f"The {self.kind} plugin '{self.name}' ({self.package} {self.version}) cannot be imported: "
                 f"{type(fault).__name__}: {fault}"
             ) from fault
+        self._check(found)
+        return found
+
+    def _check(self, found: Any) -> None:
+        """What the harness relies on without a further look."""
+        from gcdbench import contracts
+
+        base = getattr(contracts, CLASSES[self.kind])
+        who = f"The {self.kind} plugin '{self.name}' ({self.package} {self.version})"
+        if not (isinstance(found, type) and issubclass(found, base)):
+            raise PluginError(f"{who} is no gcdbench.{base.__name__} but {found!r}.")
+        if self.kind == "method":
+            recipes: Any = found.recipes  # type: ignore[attr-defined]
+            if not (isinstance(recipes, tuple) and recipes and all(isinstance(r, str) and r for r in recipes)):
+                raise PluginError(f"{who} must name its recipes in a tuple of texts, not {recipes!r}.")
+        if self.kind == "dataset":
+            views: Any = found.views  # type: ignore[attr-defined]
+            if views is not None and not isinstance(views, contracts.ViewConfig):
+                raise PluginError(f"{who} must give its views as a gcdbench.config.ViewConfig, not {views!r}.")
 
 
 def plugins(kind: str) -> list[Plugin]:
@@ -143,13 +171,8 @@ def probe(found: Sequence[Plugin]) -> dict[str, str | None]:
     waiting = [p for p in found if not p.clash]
     while waiting:
         spec = json.dumps([[p.kind, p.name, p.target, p.package, p.version] for p in waiting])
-        done = subprocess.run(
-            [sys.executable, "-c", "from gcdbench.registry import _probe_child as c; c()"],
-            input=spec,
-            capture_output=True,
-            text=True,
-        )
-        answers = [json.loads(line[len(_MARK) :]) for line in done.stdout.splitlines() if line.startswith(_MARK)]
+        said, code, last = _in_child(spec)
+        answers = [json.loads(line[len(_MARK) :]) for line in said.splitlines() if line.startswith(_MARK)]
         for name, reason in answers:
             reasons[name] = reason
         if len(answers) == len(waiting):
@@ -157,13 +180,28 @@ def probe(found: Sequence[Plugin]) -> dict[str, str | None]:
         if len(answers) > len(waiting):
             raise UsageError("The plugin probe answered more often than asked.")
         died = waiting[len(answers)]
-        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        reasons[died.name] = f"its import ended the process (exit code {done.returncode}): {last[0]}"
+        if code is None:
+            reasons[died.name] = f"its import took longer than {PATIENCE} seconds"
+        else:
+            reasons[died.name] = f"its import ended the process (exit code {code}): {last}"
         waiting = waiting[len(answers) + 1 :]
     return reasons
 
 
+def _in_child(spec: str) -> tuple[str, int | None, str]:
+    """What the child printed, its exit code (None if it was stopped for taking too long) and its last words."""
+    command = [sys.executable, "-c", "from gcdbench.registry import _probe_child as c; c()"]
+    try:
+        done = subprocess.run(command, input=spec, capture_output=True, text=True, timeout=PATIENCE)
+    except subprocess.TimeoutExpired as fault:
+        said = fault.stdout or b""
+        return said.decode(errors="replace") if isinstance(said, bytes) else said, None, ""
+    return done.stdout, done.returncode, (done.stderr.strip().splitlines() or ["no message"])[-1]
+
+
 _MARK = "gcdbench-probe "
+PATIENCE = 120.0
+"""Seconds that the imports of plugins may take."""
 
 
 def _probe_child() -> None:
@@ -175,5 +213,6 @@ def _probe_child() -> None:
         try:
             Plugin(kind, name, target, package, version, "").load()
         except PluginError as fault:
-            reason = f"{type(fault.__cause__).__name__}: {fault.__cause__}"
+            cause = fault.__cause__
+            reason = str(fault) if cause is None else f"{type(cause).__name__}: {cause}"
         print(_MARK + json.dumps([name, reason]), file=out, flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import tomllib
@@ -60,7 +61,10 @@ def installed(tmp_path, monkeypatch):
     """Writes a version of the tutorial's method and what registers it."""
 
     def write(code: str) -> Path:
-        (tmp_path / "prior.py").write_text(code)
+        package = tmp_path / "gcdbench_prior"
+        (package / "presets").mkdir(parents=True, exist_ok=True)
+        (package / "__init__.py").write_text(code)
+        (package / "presets/default.toml").write_text(blocks("toml")[1])
         info = tmp_path / "prior-1.0.dist-info"
         info.mkdir(exist_ok=True)
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: prior\nVersion: 1.0\n")
@@ -73,12 +77,15 @@ def installed(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("version", "base", "novel"), [(0, 90, 0), (1, 90, 30)])
-def test_the_tutorials_method_runs(version, base, novel, installed, gcdbench):
+def test_the_tutorials_method_runs(version, base, novel, installed, gcdbench, tmp_path):
     folder = installed(blocks("python")[version])
-    arguments = ("run", "--method", "prior", "--dataset", "digits", "--epochs", "3", "--set", "train.lr=0.03", "--json")
+    arguments = ("run", "--method", "prior", "--dataset", "digits", "--epochs", "3", "--json")
     answer = gcdbench(*arguments, env={"PYTHONPATH": str(folder)})
     assert answer.code == 0, answer.stderr
-    metrics = answer.json()["runs"][0]["metrics"]
+    (run,) = answer.json()["runs"]
+    metrics = run["metrics"]
+    config = json.loads((tmp_path / run["dir"] / "config.json").read_text())
+    assert config["train"]["batch_size"] == 64  # of the preset
     assert metrics["ob"] > base
     assert metrics["novel"] >= novel
 
@@ -86,16 +93,18 @@ def test_the_tutorials_method_runs(version, base, novel, installed, gcdbench):
 def test_the_tutorials_method_is_sound(installed, monkeypatch):
     folder = installed(blocks("python")[1])
     monkeypatch.syspath_prepend(str(folder))
-    report = Report("method", "prior", tuple(session_of(Plugin("method", "prior", "prior:Prior", "a", "1", "")).all()))
+    report = Report(
+        "method", "prior", tuple(session_of(Plugin("method", "prior", "gcdbench_prior:Prior", "a", "1", "")).all())
+    )
     assert report.ok, report.summary()
 
 
 def test_the_other_examples_are_code(installed, monkeypatch):
     folder = installed(blocks("python")[1])
     monkeypatch.syspath_prepend(str(folder))
-    import prior
+    import gcdbench_prior
 
-    space = dict(vars(prior))
+    space = dict(vars(gcdbench_prior))
     exec(blocks("python")[2], space)
     from gcdbench.testing.kit import checks_of
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +11,7 @@ import click
 
 from gcdbench.cli.options import PathType, data_root_option
 from gcdbench.cli.output import err, json_option, out, print_json, print_table
-from gcdbench.errors import GcdbenchError, UsageError, unknown
+from gcdbench.errors import GcdbenchError, PluginError, UsageError, unknown
 
 if TYPE_CHECKING:
     from gcdbench.testing.kit import Report
@@ -56,16 +58,21 @@ def check_command(
     if trajectory is not None:
         _replay(name, trajectory, recipe, variant, as_json)
         return
-    from gcdbench.testing.kit import Report, checks_of
-    from gcdbench.testing.subject import open_session
+    from gcdbench import registry
+    from gcdbench.testing.kit import Report
+    from gcdbench.testing.subject import find_kind, open_session
 
-    kind, session = open_session(name, kind, data_root, recipe)
-    for one in only:
-        if one not in session.checks:
-            raise unknown("check called", one, checks_of(kind))
+    kind = find_kind(name, kind)
+    plugin = registry.get(kind, name)
+    reason = registry.probe([plugin])[plugin.name]  # an import that ends or stops the process must not end this one
+    if reason is not None:
+        raise PluginError(f"The {kind} plugin '{plugin.name}' ({plugin.package} {plugin.version}) is broken: {reason}")
+    _, session = open_session(name, kind, data_root, recipe)
+    session.require(only)
     outcomes = []
     console = err()
-    with console.status("", spinner="dots") as status:
+    # What a plugin prints is not the answer.
+    with console.status("", spinner="dots") as status, redirect_stdout(sys.stderr):
         for number, which in enumerate(only or session.checks, 1):
             status.update(f"checking {number} of {len(only or session.checks)}: {which}")
             outcomes.append(session.outcome(which))

@@ -19,6 +19,7 @@ SHOWN = 12
 @click.option("--estimator", default="max-acc", show_default=True, help="See `gcdbench list k-estimators`.")
 @click.option("--backbone", help="`dino`, `dinov2`, `digits-vit` or any timm ViT.")
 @click.option("--largest", type=click.IntRange(1), help="Largest number that is considered.  [default: 1000]")
+@click.option("--force", is_flag=True, help="Estimate again instead of taking an answer from the cache.")
 @set_option
 @data_root_option
 @device_option
@@ -29,13 +30,14 @@ def estimate_k_command(
     estimator: str,
     backbone: str | None,
     largest: int | None,
+    force: bool,
     assignments: tuple[str, ...],
     as_json: bool,
     **options: Any,
 ) -> None:
     """Estimate how many classes a dataset has, from its images and visible labels alone.
 
-    `gcdbench run --k ESTIMATOR` trains with the number that is found. An answer is kept in the cache.
+    `gcdbench run --k ESTIMATOR` trains with the number that is found. Answers are kept in the cache.
     """
     from pathlib import Path
 
@@ -47,7 +49,12 @@ def estimate_k_command(
     settings = dict(parse_assignment(a) for a in assignments)
     with Display() as display:
         answer = estimate_alone(
-            dataset, estimator, place, backbone=backbone, largest=largest, settings=settings, reporter=display
+            *(dataset, estimator, place),
+            backbone=backbone,
+            largest=largest,
+            again=force,
+            settings=settings,
+            reporter=display,
         )
     found, split = answer.found, answer.data.split
     if as_json:

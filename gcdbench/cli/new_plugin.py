@@ -19,7 +19,7 @@ def new_plugin_command(name: str, kind: str, folder: Path | None, as_json: bool)
     """Write a working plugin package to start from, with a test that passes at once."""
     from gcdbench.scaffold.write import words, write_plugin
 
-    told = words(name)
+    told = words(name, kind)
     folder = Path(told["package"]) if folder is None else folder
     files = write_plugin(name, kind, folder)
     if as_json:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +82,8 @@ def run_command(
     request = RunRequest(settings=dict(parse_assignment(a) for a in assignments), **options)
     planned = [plan(one) for one in request.each()]
     display, cache = Display(), Cache()
-    with display:
+    # What a plugin prints is not the answer.
+    with display, redirect_stdout(sys.stderr) if as_json else nullcontext():
         spaces = distinct(space for one in planned for space in workspaces(one, place, display, cache))
         if dry_run:
             plans = [describe_plan(space, place.runs) for space in spaces]

@@ -6,6 +6,7 @@ cache: a run that goes on later must not find another one because another number
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from contextlib import suppress
@@ -60,10 +61,14 @@ def estimate_k(
     source: TokenSource,
     cache: Path,
     largest: int | None = None,
+    again: bool = False,
 ) -> Estimated:
-    """Ask an installed estimator, or take what it has answered before for the same data and backbone."""
+    """Ask an installed estimator, or take what it has answered before for the same data and backbone.
+
+    ``again`` asks in any case.
+    """
     plugin = registry.get("k-estimator", name)
-    return estimate_with(plugin, config, data, backbone, info, source, cache, largest)
+    return estimate_with(plugin, config, data, backbone, info, source, cache, largest, again)
 
 
 def estimate_with(
@@ -75,6 +80,7 @@ def estimate_with(
     source: TokenSource,
     cache: Path,
     largest: int | None = None,
+    again: bool = False,
 ) -> Estimated:
     """The same for an estimator that need not be installed."""
     kind = plugin.load()
@@ -102,8 +108,8 @@ def estimate_with(
         "largest": limit,
     }
     store = StoreFolder(cache, "estimates", facts)
-    known = _read(store)
-    if known is not None:
+    known = None if again else _read(store)
+    if known is not None and num_base <= known.k <= limit:
         return known
     shutil.rmtree(store.path, ignore_errors=True)  # damaged, if it is there at all
     started = time.monotonic()
@@ -147,6 +153,8 @@ def _ask(
         answer = kind().estimate(pool, task, limit)
     if not isinstance(answer, KEstimate) or isinstance(answer.k, bool) or not isinstance(answer.k, int | np.integer):
         raise PluginError(f"The K estimator '{name}' must return a gcdbench.KEstimate with a whole number.")
+    if not all(math.isfinite(float(score)) for score in answer.scores.values()):
+        raise PluginError(f"The K estimator '{name}' gives a score that is not a finite number.")
     if not num_base <= answer.k <= limit:
         raise PluginError(f"The K estimator '{name}' answered {answer.k}, which is not from {num_base} to {limit}.")
     return answer

@@ -47,6 +47,7 @@ def estimate_alone(
     *,
     backbone: str | None = None,
     largest: int | None = None,
+    again: bool = False,
     settings: Mapping[str, Any] | None = None,
     reporter: Reporter | None = None,
 ) -> EstimateAnswer:
@@ -79,5 +80,5 @@ def estimate_alone(
         data, network, config.views, compute, config.store, place.shelf, config.train.micro_batch, False, place.workers
     )
     reporter.phase(f"estimating the number of classes with {estimator}")
-    found = estimate_k(estimator, config, data, network, info, source, place.shelf.root, largest)
+    found = estimate_k(estimator, config, data, network, info, source, place.shelf.root, largest, again)
     return EstimateAnswer(found, config, data)

@@ -49,6 +49,8 @@ def plugin_call(name: str, hook: str, kind: str = "method", passes: tuple[type[E
         if isinstance(fault, passes):
             raise
         raise PluginError(f"The {kind} '{name}' failed in {hook}: {type(fault).__name__}: {fault}") from fault
+    except SystemExit as fault:  # a plugin does not decide that the program ends
+        raise PluginError(f"The {kind} '{name}' wanted to end the program in {hook} ({fault}).") from fault
 
 
 def told(fault: Exception, name: str) -> GcdbenchError:

@@ -59,6 +59,9 @@ class Lane:
         """Ask the method for the stage's optimisers."""
         with plugin_call(self.name, "optimizers"):
             self.optims = self.method.optimizers(stage)
+        trained = [p for optim in self.optims.values() for g in optim.optimizer.param_groups for p in g["params"]]
+        if stage.epochs and not trained:
+            raise PluginError(f"The method '{self.name}' has no optimiser for anything in its stage '{stage.name}'.")
         for optim in self.optims.values():
             for group in optim.optimizer.param_groups:
                 group["initial_lr"] = group["lr"]
@@ -85,6 +88,10 @@ class Lane:
             self.scaler.scale(total).backward()
         with plugin_call(self.name, "active"):
             active = self.method.active(t)
+            strange = [name for name in active or () if name not in self.optims]
+        if strange:
+            known = ", ".join(self.optims)
+            raise PluginError(f"active of '{self.name}' names the optimiser '{strange[0]}'; there are {known}.")
         stepping = [optim for name, optim in self.optims.items() if active is None or name in active]
         for optim in stepping:
             with plugin_call(self.name, "optimizer.step"):

@@ -295,8 +295,6 @@ def _check(plan: Plan, config: RunConfig, data: DataSide) -> list[str]:
     finder = config.data.k_from or (config.method if finds_k(plan, config) else None)
     if finder is not None and not len(split.labelled):
         raise UsageError(f"Without labelled rows, which '{name}' lacks, '{finder}' cannot find the number of classes.")
-    if config.data.k is not None and config.data.k > len(data.index):
-        raise UsageError(f"--k is {config.data.k}, but there are only {len(data.index)} images.")
     if config.data.k is not None and config.data.k < len(split.base):
         raise UsageError(f"--k is {config.data.k}, but there are {len(split.base)} base classes already.")
     if not split.complete and selection_rule(config.eval.selection).metric is not None:

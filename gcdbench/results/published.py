@@ -7,6 +7,7 @@ dataset's name maps to a list of numbers in the order of `metrics`. `main = true
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -102,7 +103,7 @@ def _folders() -> list[Path]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as fault:
+    except (OSError, ValueError, RecursionError) as fault:
         raise PluginError(f"The file of published numbers {path} cannot be read: {fault}.") from fault
 
 
@@ -129,6 +130,8 @@ def _row(
         numbers = row.get(dataset, [])
         if len(numbers) > len(metrics):
             raise ValueError(f"row '{row['key']}' has {len(numbers)} numbers for {len(metrics)} metrics")
+        if not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
+            raise ValueError(f"row '{row['key']}' has a number for '{dataset}' that is none")
         if numbers:
             # A shorter list leaves out the last metrics, which were not printed.
             cells[dataset] = dict(zip(metrics, map(float, numbers), strict=False))

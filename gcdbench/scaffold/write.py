@@ -6,8 +6,9 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from importlib import resources
+from importlib import metadata, resources
 from importlib.resources.abc import Traversable
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
@@ -20,19 +21,20 @@ SUFFIX = ".txt"
 """Of template files, so that no tool takes them for what they will become."""
 
 
-def words(name: str) -> dict[str, str]:
-    """What the templates need of a plugin's name."""
+def words(name: str, kind: str = "method") -> dict[str, str]:
+    """What the templates need of a plugin's name. Only a method's package is named after it alone."""
     if not registry.NAME.fullmatch(name):
         raise UsageError(
             f"'{name}' cannot be the name of a plugin: use letters, digits, '-', '_', '.' and '+', beginning with a "
             "letter or digit."
         )
     plain = re.sub(r"\W", "_", name.lower())
+    more = "" if kind == "method" else f"-{kind}"
     cls = "".join(part[:1].upper() + part[1:] for part in re.split(r"[\W_]+", name) if part)
     return {
         "name": name,
-        "package": f"gcdbench-{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}",
-        "module": f"gcdbench_{plain}",
+        "package": f"gcdbench-{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}{more}",
+        "module": f"gcdbench_{plain}{more.replace('-', '_')}",
         "key": plain,
         "cls": cls if cls[0].isalpha() else f"Plugin{cls}",
     }
@@ -42,10 +44,15 @@ def write_plugin(name: str, kind: str, folder: Path) -> list[str]:
     """Write a working package; the names of its files."""
     if kind not in KINDS:
         raise unknown("kind of plugin called", kind, KINDS)
-    told = words(name)
-    taken = next((p for p in registry.plugins(kind) if p.name == name), None)
-    if taken is not None:
-        raise UsageError(f"There is a {kind} '{name}' already ({taken.package}); take another name.")
+    told = words(name, kind)
+    others = {p.name.lower(): p.package for p in registry.plugins(kind)} | registry.aliases(kind)
+    if name.lower() in others:
+        raise UsageError(f"There is a {kind} '{name}' already ({others[name.lower()]}); take another name.")
+    if _installed(told["package"]) or find_spec(told["module"]) is not None:
+        raise UsageError(
+            f"A package {told['package']} or a module {told['module']} is installed already, which this one would "
+            "replace; take another name."
+        )
     if folder.exists():
         raise UsageError(f"{folder} exists already; take another --folder.")
     texts = dict(_filled(resources.files("gcdbench.scaffold") / kind, "", told))
@@ -65,6 +72,14 @@ def write_plugin(name: str, kind: str, folder: Path) -> list[str]:
     finally:
         shutil.rmtree(made, ignore_errors=True)
     return sorted(texts)
+
+
+def _installed(package: str) -> bool:
+    try:
+        metadata.distribution(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _filled(folder: Traversable, where: str, told: dict[str, str]) -> Iterator[tuple[str, str]]:

@@ -32,6 +32,8 @@ def run_checks(
     from gcdbench.testing.subject import open_session
 
     kind, session = open_session(name, kind, data_root, recipe)
+    only = None if only is None else [only] if isinstance(only, str) else list(only)
+    session.require(only or ())
     return Report(kind, name, tuple(session.all(only)))
 
 

@@ -33,7 +33,9 @@ def _parts(subject: Any) -> dict[str, Index]:
             found[part] = _open(subject).index(part)
         except PluginError:
             raise
-        except DataError:
+        except DataError as fault:
+            if part == "train" and subject.root is None:
+                raise NotApplicable(f"its data is not here, say where with --data-root: {fault}") from fault
             if part == "train":
                 raise
     return found
@@ -118,16 +120,23 @@ def index_is_sound(subject: Any) -> None:
 )
 def split_is_sound(subject: Any) -> None:
     """As a run splits it."""
-    dataset = _open(subject)
-    split = make_split(dataset, dataset.index("train"), DataConfig())
+    splits = []
+    for _ in range(2):
+        dataset = _open(subject)
+        splits.append((make_split(dataset, dataset.index("train"), DataConfig()), dataset))
+    (split, one), (again, other) = splits
     if not len(split.labelled):
         raise Failed("not one row is labelled")
+    if split.hash() != again.hash():
+        raise Failed("the split is not the same twice")
+    if one.files_hash("train") != other.files_hash("train") or one.content_hash("train") != other.content_hash("train"):
+        raise Failed("files_hash or content_hash is not the same twice")
 
 
 @check(
     "dataset",
     "images",
-    explains="Every row has an RGB image, the same each time.",
+    explains="Rows have an RGB image, the same each time (some of each part are opened; `data verify` opens all).",
     fix="Return a PIL image after .convert('RGB'); open the file of that very row.",
     needs=("index",),
 )
@@ -141,5 +150,7 @@ def images_can_be_read(subject: Any) -> None:
                 raise Failed(
                     f"image {row} of {part} is no RGB image but {getattr(image, 'mode', type(image).__name__)}"
                 )
+            if min(image.size) < 1:
+                raise Failed(f"image {row} of {part} has no pixels")
             if image.tobytes() != two.image(part, int(row)).tobytes():
                 raise Failed(f"image {row} of {part} is not the same twice")

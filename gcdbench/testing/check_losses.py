@@ -12,7 +12,9 @@ from torch import Tensor
 from gcdbench.backbone.load import describe, on_meta
 from gcdbench.contracts import Batch, Losses, Task, Term, Traits
 from gcdbench.engine.faults import plugin_call
+from gcdbench.engine.lane import Lane
 from gcdbench.engine.same import difference
+from gcdbench.engine.seeding import AmbientStream
 from gcdbench.testing.kit import Failed, check
 
 
@@ -119,17 +121,41 @@ def batch_is_not_changed(lab: Any) -> None:
 def every_parameter_learns(lab: Any) -> None:
     """Gradients over some steps of all stages."""
     moved: set[str] = set()
+    lane = Lane(lab.subject.name, lab.usual.method(), lab.usual.compute)
     for stage in lab.stages:
-        lane = lab.ready(stage)
-        for number in range(2):
-            losses = lab.losses(lane, lab.batch(number), stage, number)
-            losses.total().backward()
-        moved |= {n for n, p in lane.method.trained_parameters() if p.grad is not None and bool((p.grad != 0).any())}
-        every = [name for name, _ in lane.method.trained_parameters()]
-    still = [name for name in every if name not in moved]
+        # At the beginning, in the middle and at the end: some terms come later, and what starts at zero moves first.
+        for epoch in sorted({0, stage.epochs // 2, stage.epochs - 1}):
+            lab.enter(lane, stage, epoch=epoch)
+            for number in range(2):
+                with AmbientStream(0, "kit", "step", number):
+                    lane.step(lab.batch(number), lab.progress(stage, number, epoch))
+                graded = ((name, p.grad) for name, p in lane.method.trained_parameters())
+                moved |= {name for name, grad in graded if grad is not None and bool((grad != 0).any())}
+    still = [name for name, _ in lane.method.trained_parameters() if name not in moved]
     if still:
         more = f" and {len(still) - 1} more" if len(still) > 1 else ""
         raise Failed(f"{still[0]}{more} never got a gradient")
+
+
+@check(
+    "method",
+    "optimised",
+    explains="Every trainable parameter belongs to an optimiser in some stage: others would stay as they are.",
+    fix="Give all of self.trained_parameters() to the optimisers, or freeze what is not meant to learn.",
+    needs=("losses",),
+)
+def every_parameter_is_optimised(lab: Any) -> None:
+    """Parameters of the optimisers of all stages."""
+    lane = Lane(lab.subject.name, lab.usual.method(), lab.usual.compute)
+    held: set[int] = set()
+    for stage in lab.stages:
+        lane.start_stage(stage)
+        groups = [group for optim in lane.optims.values() for group in optim.optimizer.param_groups]
+        held |= {id(p) for group in groups for p in group["params"]}
+    left = [name for name, p in lane.method.trained_parameters() if id(p) not in held]
+    if left:
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        raise Failed(f"{left[0]}{more} belongs to no optimiser")
 
 
 def _with_labels(lab: Any, labelled: bool) -> Batch:

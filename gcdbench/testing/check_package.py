@@ -17,6 +17,7 @@ from typing import Any
 from gcdbench.config import Layer, resolve
 from gcdbench.errors import GcdbenchError
 from gcdbench.presets import preset_layers, read_preset
+from gcdbench.registry import PATIENCE
 from gcdbench.results.provenance import package_folder
 from gcdbench.results.published import read_tables
 from gcdbench.testing.kit import CHECKS, Failed, NotApplicable, check
@@ -49,6 +50,7 @@ def _noise(module: str) -> tuple[str, ...]:
             capture_output=True,
             text=True,
             cwd=empty,
+            timeout=PATIENCE,
         )
         left = sorted(path.name for path in Path(empty).iterdir())
     answers = [line for line in done.stdout.splitlines() if line.startswith("gcdbench-quiet ")]

@@ -32,6 +32,10 @@ def require_valid(space: Workspace, answer: Prediction) -> None:
 
 
 def _same(one: Prediction, two: Prediction) -> bool:
+    if (one.confidence is None) != (two.confidence is None):
+        return False
+    if one.confidence is not None and not np.array_equal(one.confidence, two.confidence):  # type: ignore[arg-type]
+        return False
     return np.array_equal(one.cluster, two.cluster) and all(
         name in two.base and np.array_equal(values, two.base[name]) for name, values in one.base.items()
     )
@@ -65,7 +69,9 @@ def prediction_repeats(lab: Any) -> None:
     method = lab.warm()
     one, two = (predict(lab.usual, method, "unlabelled", lab.pool()) for _ in range(2))
     if not _same(one, two):
-        raise Failed(f"the second answer differs in {(one.cluster != two.cluster).sum()} of {len(one.cluster)} rows")
+        wrong = int((one.cluster != two.cluster).sum())
+        what = f"in {wrong} of {len(one.cluster)} rows" if wrong else "in confidences or base classes"
+        raise Failed(f"the second answer differs {what}")
 
 
 @check(

@@ -47,9 +47,24 @@ def hidden_labels_do_not_matter(lab: Any) -> None:
 
 @check(
     "method",
+    "evaluation-changes-nothing",
+    explains="A run that is evaluated after every epoch ends with the same bits as one that is not.",
+    fix="Let predict leave nothing behind, neither state nor attributes that forward reads.",
+    needs=("deterministic", "losses"),
+    after=("prediction-keeps-state",),
+)
+def evaluated_after_every_epoch(lab: Any) -> None:
+    """The same run with a prediction after each epoch."""
+    changed = _different(lab.reference, lab.train(lab.space(settings={"eval.every": 1}))[0])
+    if changed is not None:
+        raise Failed(f"evaluated after every epoch, the run differs in {changed}")
+
+
+@check(
+    "method",
     "resumes",
-    explains="A run that is stopped in the middle of an epoch and continued by another process ends with "
-    "the same bits.",
+    explains="A run that is stopped in the middle of an epoch and continued by a new instance, after other runs, ends "
+    "with the same bits.",
     fix="Keep what lasts from one call to the next in parameters, buffers or get_extra_state, also "
     "what on_epoch_start leaves for the steps.",
     needs=("deterministic", "losses"),

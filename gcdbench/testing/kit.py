@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from gcdbench.errors import GcdbenchError, PluginError, UsageError, nearest
+from gcdbench.errors import GcdbenchError, PluginError, UsageError, nearest, unknown
 
 PASSED, FAILED, EXPECTED, SURPRISE, SKIPPED = "passed", "failed", "failed as expected", "passed unexpectedly", "skipped"
 
@@ -111,6 +111,12 @@ class Session:
             if not (isinstance(reason, str) and reason.strip()):
                 raise UsageError(f"expected_failures names '{name}' without a reason.")
 
+    def require(self, names: Iterable[str]) -> None:
+        """A UsageError for a name that is no check."""
+        for name in names:
+            if name not in self.checks:
+                raise unknown("check called", name, self.checks)
+
     def outcome(self, name: str) -> Outcome:
         """Run a check, and before it those that it builds on."""
         if name not in self.done:
@@ -150,7 +156,7 @@ def _attempt(one: Check, subject: Any) -> tuple[str, str]:
         return FAILED, str(fault)
     except GcdbenchError as fault:
         return FAILED, f"{type(fault).__name__}: {fault}"
-    except Exception as fault:  # whatever a plugin raises is its failure, and the other checks go on
+    except (Exception, SystemExit) as fault:  # whatever a plugin raises is its failure, and the other checks go on
         return FAILED, f"{type(fault).__name__}: {fault}"
     return PASSED, ""
 

@@ -54,9 +54,11 @@ class Trained:
 
     def plain(self) -> dict[str, Any]:
         """As nested data that can be compared."""
+        confidence = self.prediction.confidence
         answer = {
             "cluster": self.prediction.cluster.tolist(),
-            **{k: v.tolist() for k, v in self.prediction.base.items()},
+            "base": {branch: values.tolist() for branch, values in self.prediction.base.items()},
+            "confidence": None if confidence is None else confidence.tolist(),
         }
         return {"state": self.state, "losses": [line["losses"] for line in self.lines], "prediction": answer}
 
@@ -146,22 +148,24 @@ class Lab:
         self.enter(lane, stage, space)
         return lane
 
-    def enter(self, lane: Lane, stage: Stage, space: Workspace | None = None) -> None:
-        """Begin a stage, as the loop does."""
+    def enter(self, lane: Lane, stage: Stage, space: Workspace | None = None, epoch: int = 0) -> None:
+        """Begin a stage (if it is the first epoch) and an epoch, as the loop does."""
         space = space or self.usual
-        t = self.progress(stage)
+        t = self.progress(stage, epoch=epoch)
         with AmbientStream(0, "kit", "stage"):
-            lane.start_stage(stage)
+            if epoch == 0:
+                lane.start_stage(stage)
             lane.start_epoch(t)
             lane.method.eval()
             with torch.no_grad(), plugin_call(lane.name, "on_epoch_start"):
                 lane.method.on_epoch_start(self.pool(space), t)
             lane.method.train()
 
-    def progress(self, stage: Stage, step: int = 0) -> Progress:
-        """The first epoch of a stage; the same random numbers at each call."""
+    def progress(self, stage: Stage, step: int = 0, epoch: int = 0) -> Progress:
+        """Within a stage; the same random numbers at each call."""
         steps = self.usual.sampler.steps
-        return Progress(stage.name, 0, stage.epochs, min(step, steps - 1), steps, generator(0, "kit", stage.name, step))
+        random = generator(0, "kit", stage.name, epoch, step)
+        return Progress(stage.name, epoch, stage.epochs, min(step, steps - 1), steps, random)
 
     def losses(self, lane: Lane, batch: Batch, stage: Stage, step: int = 0) -> Losses:
         """One forward pass, nothing stepped."""
@@ -187,8 +191,10 @@ class Lab:
         """Train to the end, together if there are several; with ``stop`` once interrupted and then continued."""
         with tempfile.TemporaryDirectory(prefix="gcdbench-check-") as folder:
             if stop is not None:
-                self._interrupted(spaces, Path(folder), stop)
-            return [r.trained for r in self._run(spaces, Path(folder), Reporter()) if r.trained is not None]
+                self._interrupted(spaces, Path(folder) / "run", stop)
+                # Another run comes between, as in another process: what the module or class remembers is not the run's.
+                self._run([self.space(seed=1)], Path(folder) / "other", Reporter())
+            return [r.trained for r in self._run(spaces, Path(folder) / "run", Reporter()) if r.trained is not None]
 
     def _run(self, spaces: Sequence[Workspace], folder: Path, reporter: Reporter) -> list[_Runner]:
         runners = []

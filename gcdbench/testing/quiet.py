@@ -7,7 +7,9 @@ import io
 import json
 import os
 import random
+import signal
 import sys
+import threading
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import Any
 
@@ -32,7 +34,7 @@ def watch() -> None:
     if said.getvalue().strip():
         faults.append(f"prints {said.getvalue().strip().splitlines()[0]!r}")
     faults += [f"changes {name}" for name, value in _world().items() if value != before[name]]
-    print("gcdbench-quiet " + json.dumps(list(dict.fromkeys(faults))), file=real, flush=True)
+    print("\ngcdbench-quiet " + json.dumps(list(dict.fromkeys(faults))), file=real, flush=True)
 
 
 def _import_once(module: str) -> None:
@@ -61,8 +63,12 @@ def _listen(faults: list[str]) -> None:
             writes = writes or bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
             if writes and os.fspath(arguments[0]) not in (os.devnull, os.devnull.encode()):
                 faults.append(f"writes {arguments[0]!r}")
-        elif event in ("socket.connect", "os.mkdir", "os.remove", "os.rename"):
-            faults.append(f"does {event} {arguments[0]!r}" if event != "socket.connect" else "opens a connection")
+        elif event in ("os.mkdir", "os.remove", "os.rename", "os.symlink", "os.link"):
+            faults.append(f"does {event} {arguments[0]!r}")
+        elif event == "socket.connect":
+            faults.append("opens a connection")
+        elif event == "subprocess.Popen":
+            faults.append("starts a process")
 
     sys.addaudithook(hook)
 
@@ -81,6 +87,14 @@ def _world() -> dict[str, Any]:
         "the number of threads": torch.get_num_threads(),
         "torch's deterministic mode": torch.are_deterministic_algorithms_enabled(),
         "CUDA (it is started)": torch.cuda.is_initialized(),
+        "torch's precision of products": torch.get_float32_matmul_precision(),
+        "torch's cudnn switches": [torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32],
+        "torch's anomaly detection": torch.is_anomaly_enabled(),
+        "numpy's error handling": np.geterr(),
+        "the limit of recursion": sys.getrecursionlimit(),
+        "the search path": list(sys.path),
+        "what Ctrl-C does": signal.getsignal(signal.SIGINT),
+        "the number of threads that run": threading.active_count(),
         "the current folder": os.getcwd(),
         "the environment": dict(os.environ),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -49,6 +48,10 @@ def test_a_method_is_one_file_and_three_lines(gcdbench, tmp_path):
     assert (folder / "gcdbench_mine/presets/default.toml").is_file()
     groups = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["entry-points"]
     assert groups == {"gcdbench.methods": {"mine": "gcdbench_mine:Mine"}}
+    odd = gcdbench("new-plugin", "a.b+c", "--folder", "odd")
+    assert odd.code == 0, odd.stderr
+    groups = tomllib.loads((tmp_path / "odd/pyproject.toml").read_text())["project"]["entry-points"]
+    assert groups == {"gcdbench.methods": {"a.b+c": "gcdbench_a_b_c:ABC"}}
     assert "pip install -e gcdbench-mine" in answer.stdout
     assert "gcdbench check mine --kind method" in answer.stdout
 
@@ -59,6 +62,9 @@ def test_a_method_is_one_file_and_three_lines(gcdbench, tmp_path):
         (("../evil",), "cannot be the name of a plugin"),
         (("a b",), "cannot be the name of a plugin"),
         (("simgcd",), "There is a method 'simgcd' already (gcdbench-simgcd)"),
+        (("SimGCD",), "There is a method 'SimGCD' already (gcdbench-simgcd)"),
+        (("cub200", "--kind", "dataset"), "There is a dataset 'cub200' already (cub)"),
+        (("baselines",), "A package gcdbench-baselines or a module gcdbench_baselines is installed already"),
         (("fine", "--kind", "methot"), "Did you mean 'method'"),
         (("fine", "--folder", "."), "exists already"),
     ],
@@ -96,4 +102,4 @@ def test_names_become_packages_modules_and_classes(name, package, module, cls):
     assert (found["package"], found["module"], found["cls"]) == (package, module, cls)
     assert found["module"].isidentifier()
     assert found["cls"].isidentifier()
-    assert json.dumps(found)
+    assert words(name, "dataset")["package"] == f"{package}-dataset"

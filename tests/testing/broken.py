@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gcdbench.contracts import Batch, Losses, Method, Pool, Prediction, Progress, Task, Term
+from gcdbench.contracts import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task, Term
 from gcdbench.heads import CosineClassifier
 from gcdbench.losses import cross_entropy, negative_mean_entropy, self_distillation
 
@@ -93,6 +93,31 @@ class FailsGradients(Sound):
     def __init__(self, config: Any, task: Task) -> None:
         super().__init__(config, task)
         self.forgotten = nn.Linear(3, 3)
+
+
+class FailsOptimised(Sound):
+    """Forgets the head."""
+
+    def optimizers(self, stage: Stage) -> dict[str, Optim]:
+        optim = super().optimizers(stage)["main"]
+        for group in optim.optimizer.param_groups:
+            group["params"] = [p for p in group["params"] if p is not self.head.weight]
+        return {"main": optim}
+
+
+class FailsEvaluationChangesNothing(Sound):
+    """Each prediction makes the next losses larger, unseen by any checkpoint."""
+
+    asked = 0
+
+    def predict(self, pool: Pool) -> Prediction:
+        self.asked += 1
+        return super().predict(pool)
+
+    def forward(self, batch: Batch, t: Progress) -> Losses:
+        losses = super().forward(batch, t)
+        losses.add("asked", losses["ce"].value, 0.1 * self.asked)
+        return losses
 
 
 class FailsNoLabels(Sound):
