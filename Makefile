@@ -38,8 +38,9 @@ bench-quick: $(VENV)/installed
 torture: $(VENV)/installed-dev
 	$(BIN)/python -m tests.torture --minutes $(MINUTES)
 
-# Every fault once.
+# Every fault once, and SIGKILL at twenty moments.
 torture-quick: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m torture tests/torture
 	$(BIN)/python -m tests.torture --rounds 1
 
 # Read CASES damaged files with every parser of an outside format (a few minutes).

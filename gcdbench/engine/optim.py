@@ -33,7 +33,19 @@ def sgd(groups: Iterable[dict[str, Any]], config: TrainConfig) -> Optim:
     kinds = {p.device.type for group in listed for p in group["params"]}
     fused = kinds == {"cuda"} or (kinds == {"cpu"} and config.precision != "fp16") or None
     optimizer = torch.optim.SGD(listed, lr=config.lr, momentum=config.momentum, weight_decay=0.0, fused=fused)
+    optimizer.register_step_pre_hook(_late_comers)
     return Optim(optimizer, CosinePerEpoch(config.lr * config.lr_floor))
+
+
+def _late_comers(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """A parameter whose first gradient comes later than others' (a term that starts late) begins with a momentum of
+    zero, which gives the same step; the fused form refuses to mix parameters with and without one."""
+    for group in optimizer.param_groups:
+        graded = [p for p in group["params"] if p.grad is not None]
+        new = [p for p in graded if optimizer.state[p].get("momentum_buffer") is None]
+        if group["momentum"] and new and len(new) < len(graded):
+            for parameter in new:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 def decay_groups(parameters: Iterable[tuple[str, nn.Parameter]], config: TrainConfig) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import torch
 
 from gcdbench.config import TrainConfig
 from gcdbench.contracts import Progress
-from gcdbench.engine.optim import CosinePerEpoch, decay_groups
+from gcdbench.engine.optim import CosinePerEpoch, decay_groups, sgd
 from gcdbench.engine.seeding import derive, fenced_rng, generator
 
 
@@ -61,3 +61,21 @@ def test_fenced_rng_restores():
     assert draw() == expected
     with fenced_rng(5, "inside"):
         assert draw() == first
+
+
+def test_a_parameter_that_begins_to_learn_later_than_others():
+    """Its first step is the same with the fused and with the plain form."""
+    finals = []
+    for fused in (True, False):
+        one, late = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3))
+        optim = sgd([{"params": [one, late], "weight_decay": 0.0}], TrainConfig(lr=0.1)).optimizer
+        if not fused:
+            optim = torch.optim.SGD([one, late], lr=0.1, momentum=0.9)
+        for step in range(4):
+            optim.zero_grad(set_to_none=True)
+            loss = (one**2).sum() + ((late**2).sum() if step > 1 else 0.0)
+            loss.backward()
+            optim.step()
+        finals.append((one.detach().clone(), late.detach().clone()))
+    for a, b in zip(*finals, strict=True):
+        torch.testing.assert_close(a, b)

@@ -28,6 +28,7 @@ def assert_nothing_lost(tallies, injected):
 
 
 @pytest.mark.slow
+@pytest.mark.torture
 @pytest.mark.parametrize("fault", ["SIGKILL at a random moment", "SIGKILL while a file is being written"])
 def test_sigkill_at_ten_moments(fault):
     (tally,) = (t for t in torture("--rounds", "10", "--only", fault, "--seed", "7") if t["fault"] == fault)
