@@ -7,7 +7,7 @@ SOURCES := pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 MINUTES ?= 10
 CASES ?= 1000000
 
-.PHONY: demo test check docs bench bench-quick torture torture-quick fuzz format weights clean
+.PHONY: demo test test-packages check docs bench bench-quick torture torture-quick fuzz format weights clean
 
 # Set up and run RLCD on the embedded data set.
 demo: $(VENV)/installed
@@ -16,6 +16,10 @@ demo: $(VENV)/installed
 # Set up with test tools and pass the tests.
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest
+
+# Build, install, run and remove real plugin packages (about a minute).
+test-packages: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m packages tests
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .

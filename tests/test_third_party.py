@@ -9,7 +9,7 @@ import pytest
 
 from tests.packages import ROOT, Environment, build_wheel
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.packages
 
 PYPROJECT = """
 [build-system]

@@ -52,25 +52,6 @@ class Estimated:
         return {**vars(self), "scores": {str(k): score for k, score in sorted(self.scores.items())}}
 
 
-def estimate_k(
-    name: str,
-    config: RunConfig,
-    data: DataSide,
-    backbone: SplitViT,
-    info: BackboneInfo,
-    source: TokenSource,
-    cache: Path,
-    largest: int | None = None,
-    again: bool = False,
-) -> Estimated:
-    """Ask an installed estimator, or take what it has answered before for the same data and backbone.
-
-    ``again`` asks in any case.
-    """
-    plugin = registry.get("k-estimator", name)
-    return estimate_with(plugin, config, data, backbone, info, source, cache, largest, again)
-
-
 def estimate_with(
     plugin: registry.Plugin,
     config: RunConfig,
@@ -82,7 +63,10 @@ def estimate_with(
     largest: int | None = None,
     again: bool = False,
 ) -> Estimated:
-    """The same for an estimator that need not be installed."""
+    """Ask an estimator, or take what it has answered before for the same data and backbone.
+
+    ``again`` asks in any case.
+    """
     kind = plugin.load()
     if not (isinstance(kind, type) and issubclass(kind, KEstimator)):
         raise PluginError(f"The plugin '{plugin.name}' is not a gcdbench.KEstimator but {kind!r}.")

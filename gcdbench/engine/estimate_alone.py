@@ -11,7 +11,7 @@ from gcdbench.backbone.catalogue import short_name
 from gcdbench.config import Layer, RunConfig, resolve
 from gcdbench.engine.dataside import DataSide
 from gcdbench.engine.device import Compute, choose_device
-from gcdbench.engine.estimate import Estimated, estimate_k
+from gcdbench.engine.estimate import Estimated, estimate_with
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.request import backbone_layer, dataset_layer
 from gcdbench.engine.workspace import Cache
@@ -80,5 +80,6 @@ def estimate_alone(
         data, network, config.views, compute, config.store, place.shelf, config.train.micro_batch, False, place.workers
     )
     reporter.phase(f"estimating the number of classes with {estimator}")
-    found = estimate_k(estimator, config, data, network, info, source, place.shelf.root, largest, again)
+    plugin = registry.get("k-estimator", estimator)
+    found = estimate_with(plugin, config, data, network, info, source, place.shelf.root, largest, again)
     return EstimateAnswer(found, config, data)

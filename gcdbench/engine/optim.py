@@ -61,6 +61,11 @@ def decay_groups(parameters: Iterable[tuple[str, nn.Parameter]], config: TrainCo
     return [g for g in groups if g["params"]]
 
 
+def sgd_on(parameters: Iterable[nn.Parameter], config: TrainConfig) -> Optim:
+    """SGD over one group of parameters, all of them decayed."""
+    return sgd([{"params": list(parameters), "weight_decay": config.weight_decay}], config)
+
+
 def default_optim(method: Method, config: TrainConfig) -> Optim:
     """What SimGCD's recipe uses and most methods keep."""
     return sgd(decay_groups(method.trained_parameters(), config), config)

@@ -18,7 +18,7 @@ from gcdbench.contracts import Dataset, Evaluator, IntArray, Method, Task, Truth
 from gcdbench.data.sampler import SAMPLERS, Sampler
 from gcdbench.engine.dataside import DataSide, Tick, open_data
 from gcdbench.engine.device import Compute, free_memory
-from gcdbench.engine.estimate import Estimated, estimate_k
+from gcdbench.engine.estimate import Estimated, estimate_with
 from gcdbench.engine.faults import memory_error, out_of_memory, plugin_call
 from gcdbench.engine.pool import ImagePool
 from gcdbench.engine.request import Plan
@@ -97,9 +97,10 @@ class Cache:
         """The number of classes that the config's estimator finds."""
         name = config.data.k_from
         assert name is not None
-        key = (name, id(data), id(source))
+        plugin = registry.get("k-estimator", name)
+        key = (plugin.name, id(data), id(source))
         if key not in self._estimates:
-            self._estimates[key] = estimate_k(name, config, data, backbone, info, source, shelf.root)
+            self._estimates[key] = estimate_with(plugin, config, data, backbone, info, source, shelf.root)
         return self._estimates[key]
 
 

@@ -37,20 +37,6 @@ def _case(target: np.ndarray, cluster: np.ndarray) -> tuple[Truth, Prediction]:
 
 @check(
     "evaluator",
-    "describes-itself",
-    explains="name is the registered one and version a whole number, which is part of the protocol.",
-    fix="Set name and version on the class.",
-)
-def describes_itself(subject: Any) -> None:
-    """Facts on the class."""
-    if getattr(subject.cls, "name", None) != subject.name:
-        raise Failed(f"it is registered as '{subject.name}' but calls itself '{getattr(subject.cls, 'name', None)}'")
-    if not isinstance(getattr(subject.cls, "version", None), int):
-        raise Failed("version is no whole number")
-
-
-@check(
-    "evaluator",
     "numbers",
     explains="It gives named numbers, for ordinary and for odd answers; one that cannot be had is left out or NaN.",
     fix="Return a dict of floats; mind empty sets, a single row and more clusters than classes.",

@@ -43,20 +43,6 @@ def _estimate(subject: Any, dataset: type[Dataset] = EasyDigits, largest: int = 
 
 @check(
     "k-estimator",
-    "describes-itself",
-    explains="name is the registered one and version a whole number, which is part of the run id.",
-    fix="Set name and version on the class.",
-)
-def describes_itself(subject: Any) -> None:
-    """Facts on the class."""
-    if getattr(subject.cls, "name", None) != subject.name:
-        raise Failed(f"it is registered as '{subject.name}' but calls itself '{getattr(subject.cls, 'name', None)}'")
-    if not isinstance(getattr(subject.cls, "version", None), int):
-        raise Failed("version is no whole number")
-
-
-@check(
-    "k-estimator",
     "range",
     explains="The answer is a whole number from the base classes to the largest that is asked for, also "
     "when both are the same.",

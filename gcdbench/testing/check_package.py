@@ -41,6 +41,24 @@ for _kind in CHECKS:
     check(_kind, "import-quiet", **IMPORT_QUIET)(import_quiet)
 
 
+def named_and_versioned(subject: Any) -> None:
+    """Facts on the class."""
+    name, version = getattr(subject.cls, "name", None), getattr(subject.cls, "version", None)
+    if name != subject.name:
+        raise Failed(f"it is registered as '{subject.name}' but calls itself '{name}'")
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise Failed("version is no whole number")
+
+
+for _kind in ("evaluator", "k-estimator"):
+    check(
+        _kind,
+        "describes-itself",
+        explains="name is the registered one and version a whole number; both are part of what identifies a result.",
+        fix="Set name and version on the class.",
+    )(named_and_versioned)
+
+
 @cache
 def _noise(module: str) -> tuple[str, ...]:
     """What a module does when it is imported and should not."""

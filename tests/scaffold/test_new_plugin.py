@@ -19,7 +19,7 @@ def install(folder: Path, into: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.packages
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_plugin_passes_its_own_tests(kind, gcdbench, tmp_path):
     answer = gcdbench("new-plugin", f"my-{kind}", "--kind", kind, "--folder", "made", "--json")

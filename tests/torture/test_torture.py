@@ -35,6 +35,7 @@ def test_sigkill_at_ten_moments(fault):
     assert_nothing_lost([tally], 10)
 
 
+@pytest.mark.torture
 def test_the_suite_notices_a_result_that_changes(tmp_path):
     """A suite that cannot fail proves nothing."""
     code = """

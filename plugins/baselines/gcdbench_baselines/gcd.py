@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from gcdbench.contracts import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task, Traits
-from gcdbench.engine.optim import sgd
+from gcdbench.engine.optim import sgd_on
 from gcdbench.errors import UsageError
 from gcdbench.heads import ContrastiveHead
 from gcdbench.losses import info_nce, supervised_contrastive
@@ -68,9 +68,7 @@ class GCD(Method):
 
     def optimizers(self, stage: Stage) -> dict[str, Optim]:
         """SGD over one group: everything is decayed, biases too."""
-        train = self.task.train
-        everything = [p for _, p in self.trained_parameters()]
-        return {"main": sgd([{"params": everything, "weight_decay": train.weight_decay}], train)}
+        return {"main": sgd_on((p for _, p in self.trained_parameters()), self.task.train)}
 
     def features(self, tokens: Tensor) -> Tensor:
         """CLS, which is clustered."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gcdbench.contracts import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task, Traits
-from gcdbench.engine.optim import sgd
+from gcdbench.engine.optim import sgd_on
 from gcdbench.errors import UsageError
 from gcdbench.heads import CosineClassifier
 from gcdbench.predicting import predict_by_logits
@@ -96,9 +96,7 @@ class ORCA(Method):
 
     def optimizers(self, stage: Stage) -> dict[str, Optim]:
         """SGD over one group, everything decayed; the rate falls in steps."""
-        train = self.task.train
-        everything = [p for _, p in self.trained_parameters()]
-        optim = sgd([{"params": everything, "weight_decay": train.weight_decay}], train)
+        optim = sgd_on((p for _, p in self.trained_parameters()), self.task.train)
         return {"main": Optim(optim.optimizer, Steps(self.config.milestones))}
 
     def logits(self, tokens: Tensor) -> dict[str, Tensor]:

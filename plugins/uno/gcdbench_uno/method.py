@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from gcdbench.config import TrainConfig
 from gcdbench.contracts import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task
-from gcdbench.engine.optim import sgd
+from gcdbench.engine.optim import sgd_on
 from gcdbench.errors import UsageError
 from gcdbench.heads import CosineClassifier
 from gcdbench.losses import cross_entropy
@@ -108,8 +108,7 @@ class UNO(Method):
         """SGD over one group, everything decayed, whose rate warms up and falls along a cosine."""
         train: TrainConfig = self.task.train
         modules = (self.tail, self.labelled_head) if stage.name == "pretrain" else (self,)
-        trained = [p for module in modules for p in module.parameters() if p.requires_grad]
-        optim = sgd([{"params": trained, "weight_decay": train.weight_decay}], train)
+        optim = sgd_on((p for module in modules for p in module.parameters() if p.requires_grad), train)
         return {"main": Optim(optim.optimizer, WarmupCosine(self.config.warmup_epochs, train.lr * train.lr_floor))}
 
     def on_epoch_start(self, pool: Pool, t: Progress) -> None:
