@@ -44,7 +44,7 @@ torture: $(VENV)/installed-dev
 
 # Every fault once, and SIGKILL at twenty moments.
 torture-quick: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m torture tests/torture
+	$(BIN)/python -m pytest -m torture tests
 	$(BIN)/python -m tests.torture --rounds 1
 
 # Read CASES damaged files with every parser of an outside format (a few minutes).

@@ -65,6 +65,7 @@ def test_a_signal_saves_the_run(number, code, words, tmp_path, undisturbed):
     assert digest(tmp_path / "runs") == undisturbed
 
 
+@pytest.mark.torture
 def test_two_processes_on_one_run(tmp_path):
     one = begin(tmp_path, "runs", "--epochs", "14")
     folder = wait_for(tmp_path, "runs/rlcd/digits/*/log.txt").parent
@@ -81,6 +82,7 @@ def test_two_processes_on_one_run(tmp_path):
     assert (folder / "log.txt").read_text().count("start, device") == 1
 
 
+@pytest.mark.torture
 def test_a_file_that_may_not_grow_is_a_sentence_and_what_was_saved_stays(tmp_path, undisturbed):
     """The system itself refuses to write on: `ulimit -f`, as a full disk does."""
     process = begin(tmp_path, "runs")
