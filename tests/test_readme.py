@@ -35,7 +35,7 @@ def parse_command(command: str) -> None:
     context = cli.make_context("gcdbench", arguments, resilient_parsing=False)
     name, sub, rest = cli.resolve_command(context, arguments)
     assert sub is not None
-    sub.make_context(name, rest)
+    sub.make_context(name, rest, parent=context)
 
 
 @pytest.mark.parametrize("command", commands())
