@@ -174,7 +174,12 @@ class Batch:
     """
 
     tokens: Tensor
-    """(views x rows, tokens, dim) trunk output, or pixels for a method with train_from = 0."""
+    """(views x rows, tokens, dim) trunk output, or pixels for a method with train_from = 0.
+
+    On several ranks these are the views of this rank's rows only, while everything else is of the whole batch: a tail
+    that is given them (or some of the views) returns the read-outs of the whole batch, with gradients. A network of
+    the method's own in place of a tail must pass what it gives through `gcdbench.whole_batch`.
+    """
     target: Tensor
     """(rows,) class of each labelled row, -1 where the label is hidden."""
     labelled: Tensor
@@ -277,7 +282,15 @@ class Pool(Protocol):
         ...
 
     def features(self, embed: Callable[[Tensor], Tensor], views: str = "test") -> Tensor:
-        """``embed`` applied to the trunk tokens of every row (`test`: centre crop, `train`: one random view)."""
+        """``embed`` applied to the trunk tokens of every row (`test`: centre crop, `train`: one random view).
+
+        Ranks share the work; all of them get all rows.
+        """
+        ...
+
+    def once(self, action: Callable[[], Any]) -> Any:
+        """What ``action`` returns on the first rank, on all ranks: for clustering. Plain data and tensors, on the host
+        for all ranks but the first; there must be no call of ``features`` in it."""
         ...
 
     def __len__(self) -> int: ...

@@ -13,6 +13,7 @@ EXIT_CODES = {
     4: "data or weights are missing or incomplete",
     5: "a plugin is broken or does not keep its contract",
     6: "training stopped: a loss or a weight was not finite, or memory ran out",
+    7: "a process of a run on several processes was lost; what was saved is kept",
     129: "the terminal was closed (SIGHUP); what a run had done is saved",
     130: "interrupted (Ctrl-C, SIGINT); what a run had done is saved",
     143: "asked to end (SIGTERM); what a run had done is saved",
@@ -62,6 +63,12 @@ class TrainingError(GcdbenchError):
     """Training cannot go on (a loss is not finite, memory ran out)."""
 
     exit_code = 6
+
+
+class RankLost(GcdbenchError):
+    """Another process of the same run has ended; nothing can go on without it."""
+
+    exit_code = 7
 
 
 class Terminated(KeyboardInterrupt):

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gcdbench.losses import wide
+
 
 class CosineClassifier(nn.Module):
     """Cosine similarity with one prototype per class; prototypes are normalised in the forward pass."""
@@ -18,9 +20,9 @@ class CosineClassifier(nn.Module):
             nn.init.normal_(self.weight, std=dim**-0.5, generator=generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, dim) features to (rows, classes) cosines, in float32."""
+        """(rows, dim) features to (rows, classes) cosines, in float32 or wider."""
         with torch.autocast(x.device.type, enabled=False):
-            return F.linear(F.normalize(x.float(), dim=1), F.normalize(self.weight.float(), dim=1))
+            return F.linear(F.normalize(wide(x), dim=1), F.normalize(wide(self.weight), dim=1))
 
 
 class ContrastiveHead(nn.Module):
@@ -39,7 +41,7 @@ class ContrastiveHead(nn.Module):
         self.last = CosineClassifier(narrow, out, generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, dim) features to (rows, out), in float32."""
+        """(rows, dim) features to (rows, out), in float32 or wider."""
         return self.last(self.mlp(x))
 
 

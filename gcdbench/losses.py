@@ -1,7 +1,7 @@
 """Losses that GCD methods share.
 
-All of them are computed in float32 outside autocast, take masks instead of picking rows (picking rows would
-make the host wait for a GPU), and are finite, with zero gradient, when the mask is empty.
+All of them are computed outside autocast in float32 (in float64 where that is given), take masks instead of picking
+rows (picking rows would make the host wait for a GPU), and are finite, with zero gradient, when the mask is empty.
 Two-view tensors are view-major: all first views, then all second ones.
 """
 
@@ -23,7 +23,7 @@ TINY = 1e-12
 
 
 def in_float32(loss: _Loss) -> _Loss:
-    """Run a loss outside autocast on float32 copies of its floating-point tensors."""
+    """Run a loss outside autocast on float32 copies of its floating-point tensors; float64 stays what it is."""
 
     @functools.wraps(loss)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -34,8 +34,13 @@ def in_float32(loss: _Loss) -> _Loss:
     return cast(_Loss, wrapper)
 
 
+def wide(x: Tensor) -> Tensor:
+    """In float32, or in float64 if that is what it is (`--precision fp64`)."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
 def _float(value: Any) -> Any:
-    return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
+    return wide(value) if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gcdbench.clustering import BLOCK_BYTES, cluster_means
 from gcdbench.contracts import IntArray, Pool, Prediction
+from gcdbench.losses import wide
 
 
 def predict_by_logits(
@@ -31,12 +32,12 @@ def predict_by_logits(
     def embed(tokens: Tensor) -> Tensor:
         branches = logits(tokens)
         names[:] = [main, *(n for n in branches if n != main)]
-        all_classes = branches[main].float()
+        all_classes = wide(branches[main])
         best = all_classes.argmax(1)
         confidence = (all_classes / temperature).softmax(1).amax(1)
         base = [branches[n][:, :num_base].argmax(1) for n in names]
         # One float32 table (class numbers are exact in it up to 16 million): a single copy to the host at the end.
-        return torch.stack([best.float(), confidence, *(b.float() for b in base)], dim=1)
+        return torch.stack([best.float(), confidence.float(), *(b.float() for b in base)], dim=1)
 
     table = pool.queries.features(embed).cpu().numpy()
     return Prediction(
@@ -48,7 +49,7 @@ def predict_by_logits(
 
 def cls_embedding(tail: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     """Trunk tokens to the tail's CLS, of length one: what GCD methods cluster."""
-    return lambda tokens: F.normalize(tail(tokens)[:, 0].float(), dim=1)
+    return lambda tokens: F.normalize(wide(tail(tokens)[:, 0]), dim=1)
 
 
 def cluster_numbers(labels: IntArray, target: IntArray, num_base: int, clusters: int) -> IntArray:

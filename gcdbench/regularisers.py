@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gcdbench.contracts import Losses
 from gcdbench.errors import UsageError
-from gcdbench.losses import TINY, in_float32
+from gcdbench.losses import TINY, in_float32, wide
 
 
 class Regulariser(Protocol):
@@ -109,7 +109,7 @@ def regularise(losses: Losses, config: RegulariserSlot, *heads: Tensor, rows: Te
         return
     found = []
     for logits in heads:
-        p1, p2 = (logits.float() / config.regularizer_temp).softmax(1).chunk(2)
-        weight = torch.ones(len(p1), device=p1.device) if rows is None else rows.to(p1.dtype)
+        p1, p2 = (wide(logits) / config.regularizer_temp).softmax(1).chunk(2)
+        weight = torch.ones_like(p1[:, 0]) if rows is None else rows.to(p1.dtype)
         found.append(REGULARISERS[config.regularizer](p1, p2, weight))
     losses.add(config.regularizer, torch.stack(found).mean(), config.regularizer_weight)

@@ -97,8 +97,9 @@ class TrainConfig:
     """Weight decay (not on biases and other one-dimensional parameters unless the method says so)."""
     lr_floor: float = 1e-3
     """The cosine schedule ends at lr x lr_floor."""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Precision of trunk and tail; losses are always computed in float32."""
+    precision: Literal["fp32", "bf16", "fp16", "fp64"] = "fp32"
+    """Precision of trunk and tail; losses are always computed in float32. `fp64` computes everything in double
+    precision, for comparing implementations."""
     micro_batch: int = 256
     """Images per trunk pass; changes memory, not results beyond rounding."""
     sampler: Literal["balanced", "paired"] = "balanced"

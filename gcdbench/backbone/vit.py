@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gcdbench.backbone.block import pick, read_block, reads_exactly
 from gcdbench.errors import UsageError
+from gcdbench.ranks.whole import whole_batch
 
 
 class Trunk(nn.Module):
@@ -75,7 +76,8 @@ class Tail(nn.Module):
     def forward(self, tokens: Tensor, extra: Tensor | None = None) -> Tensor:
         """(rows, tokens, dim) to (rows, 1 + extra, dim): CLS first, then the extra tokens.
 
-        ``extra`` is (extra, dim), shared by all rows and appended before the last block.
+        ``extra`` is (extra, dim), shared by all rows and appended before the last block. In a training step on several
+        ranks the tokens are those of this rank's rows, and what is returned is that of the whole batch.
         """
         x = tokens if self.stem is None else self.stem(tokens)
         for block in list(self.blocks)[:-1]:
@@ -87,7 +89,7 @@ class Tail(nn.Module):
             x = torch.cat([x, extra.to(x.dtype).expand(len(x), -1, -1)], dim=1)
         last = self.blocks[-1]
         x = read_block(last, x, count) if self.exact_read else pick(last(x), count)
-        return self.norm(x) if self.use_norm else x  # type: ignore[operator]
+        return whole_batch(self.norm(x) if self.use_norm else x)  # type: ignore[operator]
 
 
 class SplitViT:
@@ -116,10 +118,10 @@ class SplitViT:
         """A fresh trainable copy of the last blocks."""
         return Tail(self._vit, self.start, norm=norm, extra_tokens=extra_tokens)
 
-    def to(self, device: torch.device) -> SplitViT:
+    def to(self, device: torch.device, dtype: torch.dtype = torch.float32) -> SplitViT:
         """Move trunk and template to a device."""
-        self._vit.to(device)
-        self.trunk.to(device)
+        self._vit.to(device, dtype)
+        self.trunk.to(device, dtype)
         if device.type == "cuda":  # the order in which views arrive there; on a CPU it makes no difference
             embedding: Any = self._vit.patch_embed
             embedding.to(memory_format=torch.channels_last)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,6 +52,10 @@ class PixelPool:
         self.index = np.arange(sum(map(len, pixels)))
         self.target = np.full(len(self.index), -1)
         self.labelled = np.zeros(len(self.index), dtype=bool)
+
+    def once(self, action: Callable[[], Any]) -> Any:
+        """There is one process."""
+        return action()
 
     @property
     def queries(self) -> Pool:

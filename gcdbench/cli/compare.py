@@ -56,7 +56,7 @@ def find_runs(
 ) -> list[Selection]:
     """What the options mean: the set-ups to compare, trained first where that is asked for."""
     from gcdbench import registry
-    from gcdbench.cli.progress import Display
+    from gcdbench.cli.progress import show_progress
     from gcdbench.coercion import parse_assignment
     from gcdbench.engine.contest import gather
     from gcdbench.results.select import Contestant, Wanted
@@ -65,7 +65,7 @@ def find_runs(
     if epochs is not None:
         settings["train.epochs"] = epochs
     names = tuple(dict.fromkeys(registry.canonical("dataset", d) for d in datasets))
-    with Display() as display:
+    with show_progress() as display:
         return gather(
             list(dict.fromkeys(Contestant.parse(m) for m in methods)),
             Wanted(names, backbone, seeds, settings),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 
@@ -12,6 +13,8 @@ from gcdbench.cli.options import SuggestingGroup
 from gcdbench.cli.output import plain
 from gcdbench.engine.interrupts import Interrupts
 from gcdbench.errors import EXIT_CODES, GcdbenchError, Terminated
+from gcdbench.ranks.launch import launched
+from gcdbench.ranks.parent import end_with_parent
 
 COMMANDS = {
     "run": ("gcdbench.cli.run:run_command", "Train one or more methods on a dataset and score them."),
@@ -75,9 +78,11 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: every error a user can cause ends here as one sentence."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    end_with_parent()
     try:
         with Interrupts():
-            code = cli.main(args=arguments, prog_name="gcdbench", standalone_mode=False)
+            code = cli.main(args=given, prog_name="gcdbench", standalone_mode=False, obj={"arguments": given})
     except GcdbenchError as fault:
         _say(str(fault))
         sys.exit(fault.exit_code)
@@ -105,4 +110,6 @@ _SAVED = "What a run has done is saved: the same command without --force goes on
 
 
 def _say(message: str) -> None:
+    if launched() and os.environ["RANK"] != "0":  # the first rank has been told and says it
+        return
     click.echo(f"Error: {plain(message)}", err=True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from gcdbench.cli.options import PathType, data_root_option, device_option, runs_option
+from gcdbench.errors import UsageError
 
 if TYPE_CHECKING:
     from gcdbench.engine.run import Place
@@ -38,14 +42,42 @@ _OPTIONS = (
         help="Time between checkpoints within an epoch; each epoch ends with one.  [default: 300]",
     ),
     click.option("--lanes", type=click.IntRange(1), help="Runs that are trained together at most.  [default: 32]"),
+    click.option(
+        "--gpus",
+        type=click.IntRange(1),
+        help="Train each run on so many GPUs (on a CPU: processes) of this machine; the result is that of one.",
+    ),
 )
 
 
 def place_options(command: Command) -> Command:
-    """Add all of them to a command."""
+    """Add all of them to a command, which is then run on as many ranks as the user or a launcher wants."""
+    command = _on_ranks(command)
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
+
+
+def _on_ranks(command: Command) -> Command:
+    @functools.wraps(command)
+    def on_ranks(gpus: int | None, **options: Any) -> Any:
+        from gcdbench.ranks.launch import launched, start_ranks
+
+        context = click.get_current_context()
+        if (gpus or 1) > 1 and not launched() and not options.get("dry_run"):
+            context.exit(start_ranks(context.obj["arguments"], gpus or 1))
+        if not launched():
+            return command(**options)
+        from gcdbench.ranks.join import joined
+
+        if gpus is not None and gpus != int(os.environ["WORLD_SIZE"]):
+            raise UsageError(f"--gpus is {gpus}, but a launcher has started {os.environ['WORLD_SIZE']} processes.")
+        with joined(options["device"]) as ranks:
+            if not ranks.first:  # whatever it would print, the first rank prints
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return command(**options)
+
+    return cast(Command, on_ranks)
 
 
 def take_place(options: dict[str, Any]) -> Place:
@@ -55,6 +87,7 @@ def take_place(options: dict[str, Any]) -> Place:
     from gcdbench.engine.loop import CHECKPOINT_EVERY
     from gcdbench.engine.run import Place
     from gcdbench.engine.stores import Shelf
+    from gcdbench.ranks.join import current
 
     return Place(
         runs=options.pop("runs"),
@@ -64,4 +97,5 @@ def take_place(options: dict[str, Any]) -> Place:
         shelf=Shelf.at(options.pop("cache", None), options.pop("image_store", True)),
         lanes=options.pop("lanes", None) or MAX_LANES,
         checkpoint_every=CHECKPOINT_EVERY if (every := options.pop("checkpoint_every", None)) is None else every,
+        ranks=current(),
     )

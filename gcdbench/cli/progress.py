@@ -17,6 +17,7 @@ from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.runner import Runner
 from gcdbench.engine.workspace import Workspace
 from gcdbench.errors import GcdbenchError
+from gcdbench.ranks.join import current
 
 REFRESH = 0.5
 """Seconds between refreshes in a terminal."""
@@ -147,3 +148,18 @@ def _terms(runners: Sequence[Runner]) -> str:
 def _rate(steps: float) -> str:
     """`5.3 steps/s`, or `20.1 s/step` where steps are slow."""
     return f"{steps:.1f} steps/s" if steps >= 1 or steps == 0 else f"{1 / steps:.1f} s/step"
+
+
+class Hidden(Reporter):
+    """Shows nothing: for ranks other than the first."""
+
+    def __enter__(self) -> Hidden:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def show_progress() -> Display | Hidden:
+    """What shows a command's progress."""
+    return Display() if current().first else Hidden()

@@ -30,7 +30,7 @@ from gcdbench.cli.place import place_options, take_place
 @click.option("--novel-ratio", type=float, help="Share of novel classes (only upwards of the published one).")
 @set_option
 @click.option("--config", type=PathType(path_type=Path), help="TOML file with [run], [train], [method], ...")
-@click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16"]), help="Precision of trunk and tail.")
+@click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16", "fp64"]), help="Precision of trunk and tail.")
 @click.option("--compile", is_flag=True, default=None, help="Compile the trunk; equal up to rounding.")
 @click.option(
     "--store-tokens",
@@ -68,7 +68,7 @@ def run_command(
     A finished run is shown, an unfinished one continued. Values are resolved from the defaults, the recipe's
     preset, --config, --set and the options, in this order.
     """
-    from gcdbench.cli.progress import Display
+    from gcdbench.cli.progress import show_progress
     from gcdbench.cli.run_output import print_plans, print_results
     from gcdbench.coercion import parse_assignment
     from gcdbench.engine.preflight import describe_plan
@@ -81,7 +81,7 @@ def run_command(
     place = take_place(options)
     request = RunRequest(settings=dict(parse_assignment(a) for a in assignments), **options)
     planned = [plan(one) for one in request.each()]
-    display, cache = Display(), Cache()
+    display, cache = show_progress(), Cache()
     # What a plugin prints is not the answer.
     with display, redirect_stdout(sys.stderr) if as_json else nullcontext():
         spaces = distinct(space for one in planned for space in workspaces(one, place, display, cache))

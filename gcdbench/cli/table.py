@@ -37,7 +37,7 @@ def table_command(name: str, dry_run: bool, fmt: str | None, **options: Any) -> 
     Runs what is missing, continues what is unfinished, and prints our numbers beside the published ones. A method
     that is not installed is shown with its published numbers only.
     """
-    from gcdbench.cli.progress import Display
+    from gcdbench.cli.progress import show_progress
     from gcdbench.engine.studies import make_studies
     from gcdbench.results.experiment import load_experiment
 
@@ -46,7 +46,7 @@ def table_command(name: str, dry_run: bool, fmt: str | None, **options: Any) -> 
     if dry_run:
         _dry_run(experiment, asked, place, fmt)
         return
-    with Display() as display:
+    with show_progress() as display:
         studies, faults = make_studies(experiment, asked, place, display)
     show_studies(studies, fmt)
     if faults:
@@ -93,12 +93,12 @@ def show_studies(studies: Sequence[Study], fmt: str | None) -> None:
 
 
 def _dry_run(experiment: Experiment, asked: Asked, place: Place, fmt: str | None) -> None:
-    from gcdbench.cli.progress import Display
+    from gcdbench.cli.progress import show_progress
     from gcdbench.engine.studies import installed_rows, plan_studies
 
     if fmt not in (None, "json"):
         raise UsageError(f"--dry-run prints for a person or as --json, not as --{fmt}.")
-    with Display() as display:
+    with show_progress() as display:
         planned, faults = plan_studies(experiment, asked, place, display)
     missing = [row.label for row in experiment.rows if row not in installed_rows(experiment)]
     if fmt == "json":

@@ -41,6 +41,17 @@ class ViewPlan:
         given = self.top if self.stored is None else self.stored
         return 1 if given is None else len(given)
 
+    def share(self, rank: int, size: int) -> ViewPlan:
+        """The rows rank, rank + size, rank + 2 size, ... with their views."""
+        if size == 1:
+            return self
+
+        def some(values: Tensor | None) -> Tensor | None:
+            return None if values is None else values[:, rank::size].contiguous()
+
+        rows = self.rows[rank::size].contiguous()
+        return ViewPlan(rows, some(self.top), some(self.left), some(self.mirror), some(self.stored))
+
 
 def random_plan(rows: Tensor, config: ViewConfig, random: torch.Generator, views: int | None = None) -> ViewPlan:
     """Independent random views of each row."""
@@ -137,13 +148,13 @@ def plan_crops(pixels: Pixels, plan: ViewPlan, crop: int) -> Crops:
 class Normalise:
     """uint8 crops to network input."""
 
-    def __init__(self, config: ViewConfig, device: torch.device) -> None:
-        self.mean = torch.tensor(config.mean, device=device).view(1, 3, 1, 1)
-        self.std = torch.tensor(config.std, device=device).view(1, 3, 1, 1)
+    def __init__(self, config: ViewConfig, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
+        self.mean = torch.tensor(config.mean, device=device, dtype=dtype).view(1, 3, 1, 1)
+        self.std = torch.tensor(config.std, device=device, dtype=dtype).view(1, 3, 1, 1)
         # The order of the crops is what tensor cores like; on a CPU the plain one is a little faster (`make bench`).
         self.order = torch.channels_last if device.type == "cuda" else torch.contiguous_format
 
     def __call__(self, crops: Tensor) -> Tensor:
         """(crops, 3, side, side): scaled to 0..1, minus the mean, divided by the spread."""
         images = crops.permute(0, 3, 1, 2).contiguous(memory_format=self.order)
-        return (images.float() / 255 - self.mean) / self.std
+        return (images.to(self.mean.dtype) / 255 - self.mean) / self.std

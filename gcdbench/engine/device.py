@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 
 from gcdbench.errors import UsageError
+from gcdbench.ranks.launch import launched, local_rank
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
-_TYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+_TYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": None}
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,15 @@ class Compute:
 
     device: torch.device
     precision: str
+
+    def __post_init__(self) -> None:
+        if self.precision == "fp64" and self.device.type == "mps":
+            raise UsageError("This device has no double precision: use --device cpu with --precision fp64.")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of weights and of tokens."""
+        return torch.float64 if self.precision == "fp64" else torch.float32
 
     def autocast(self) -> AbstractContextManager[None]:
         """Context for trunk and tail; losses leave it by themselves."""
@@ -85,6 +95,8 @@ def free_memory() -> int | None:
 def choose_device(asked: str) -> torch.device:
     """The device asked for, or the best one there is."""
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    if cuda and asked in ("auto", "cuda") and launched():  # by number: threads have a current device of their own
+        return torch.device("cuda", local_rank())
     if asked == "auto":
         return torch.device("cuda" if cuda else "mps" if mps else "cpu")
     if (asked == "cuda" and not cuda) or (asked == "mps" and not mps):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
 
@@ -12,6 +13,7 @@ from gcdbench.contracts import Batch, Stage
 from gcdbench.data.views import ViewPlan, random_plan, stored_plan
 from gcdbench.engine.seeding import generator
 from gcdbench.engine.workspace import Workspace
+from gcdbench.ranks.group import ALONE, Ranks
 
 
 def epoch_plans(space: Workspace, stage: Stage, epoch: int) -> Iterator[ViewPlan]:
@@ -31,14 +33,25 @@ def first_plans(space: Workspace, stage: Stage, count: int) -> list[ViewPlan]:
     return [random_plan(rows, space.config.views, random) for rows in islice(space.sampler.epoch(random), count)]
 
 
-def batches(space: Workspace, plans: Iterable[ViewPlan]) -> Generator[tuple[ViewPlan, Batch]]:
-    """Batches with trunk tokens; labels that are hidden are -1."""
+def batches(space: Workspace, plans: Iterable[ViewPlan], ranks: Ranks = ALONE) -> Generator[tuple[ViewPlan, Batch]]:
+    """Batches with trunk tokens; labels that are hidden are -1.
+
+    Of several ranks, each computes the tokens of its share of the rows and knows the facts of all of them.
+    """
     split, device = space.data.split, space.compute.device
     labelled = np.zeros(len(split.target), dtype=bool)
     labelled[split.labelled] = True
     is_labelled = torch.from_numpy(labelled)
     visible = torch.from_numpy(np.where(labelled, split.target, -1))
-    for plan, tokens in space.source.training(plans):
+    whole: deque[ViewPlan] = deque()
+
+    def shares() -> Iterator[ViewPlan]:
+        for plan in plans:
+            whole.append(plan)
+            yield plan.share(ranks.rank, ranks.size)
+
+    for _, tokens in space.source.training(shares()):
+        plan = whole.popleft()
         facts = (visible[plan.rows], is_labelled[plan.rows], plan.rows.clone())
         if space.compute.pins:
             facts = tuple(f.pin_memory() for f in facts)  # type: ignore[assignment]

@@ -80,9 +80,9 @@ class FewRows:
             self._kept[key] = list(self._space.source.centre(part, real, batch, sparse=True))
         yield from (tokens.clone() for tokens in self._kept[key])
 
-    def random(self, part: str, rows: IntArray, batch: int, random: torch.Generator) -> Iterator[Tensor]:
+    def random(self, part: str, rows: IntArray, batch: int, random: torch.Generator, wanted: range) -> Iterator[Tensor]:
         """As `TokenSource.random`."""
-        return self._space.source.random(part, self._rows[part][rows], batch, random)
+        return self._space.source.random(part, self._rows[part][rows], batch, random, wanted)
 
 
 def _spread(rows: IntArray, count: int) -> IntArray:

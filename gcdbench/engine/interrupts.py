@@ -40,7 +40,7 @@ class Interrupts:
         self._before.clear()
         if self._pending is not None:  # what was to be done whole has failed meanwhile; the wish to stop remains
             number, self._pending = self._pending, None
-            raise _interruption(number)
+            raise interruption(number)
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
@@ -52,11 +52,25 @@ class Interrupts:
             self._depth -= 1
         if self._pending is not None and not self._depth:
             number, self._pending = self._pending, None
-            raise _interruption(number)
+            raise interruption(number)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Signals that arrive inside wait until somebody asks for them (`take`); a second one is raised at once."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+
+    def take(self) -> int:
+        """The signal that has arrived, 0 if none has."""
+        number, self._pending = self._pending or 0, None
+        return number
 
     def _arrived(self, number: int, frame: FrameType | None) -> None:
         if not self._depth or self._pending is not None:
-            raise _interruption(number)
+            raise interruption(number)
         self._pending = number
         with suppress(OSError):  # a plain write: printing inside a signal handler could meet itself
             os.write(2, b"\nStopping after this step; once more stops at once.\n")
@@ -67,5 +81,6 @@ def _ours(handler: Any) -> bool:
     return handler in _DEFAULTS or isinstance(getattr(handler, "__self__", None), Interrupts)
 
 
-def _interruption(number: int) -> KeyboardInterrupt:
+def interruption(number: int) -> KeyboardInterrupt:
+    """What a signal is raised as."""
     return KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)

@@ -12,6 +12,9 @@ from gcdbench.contracts import Batch, Losses, Method, Optim, Progress, Stage
 from gcdbench.engine.device import Compute
 from gcdbench.engine.faults import memory_error, out_of_memory, plugin_call
 from gcdbench.errors import GcdbenchError, PluginError, TrainingError
+from gcdbench.losses import wide
+from gcdbench.ranks.group import ALONE, Ranks
+from gcdbench.ranks.whole import shared_batch
 
 
 class NotFinite(TrainingError):
@@ -47,10 +50,11 @@ class Sums(NamedTuple):
 class Lane:
     """Steps a method and keeps the running means of its loss terms on the device."""
 
-    def __init__(self, name: str, method: Method, compute: Compute) -> None:
+    def __init__(self, name: str, method: Method, compute: Compute, ranks: Ranks = ALONE) -> None:
         self.name = name
         self.method = method
         self.compute = compute
+        self.ranks = ranks
         self.scaler = compute.scaler()
         self.optims: dict[str, Optim] = {}
         self.sums: dict[tuple[str, ...], Sums] = {}
@@ -76,6 +80,10 @@ class Lane:
 
     def step(self, batch: Batch, t: Progress) -> None:
         """One optimiser step. Nothing in here waits for the device, save the overflow check of an unfused fp16 step."""
+        with shared_batch(self.ranks, len(batch.target)):
+            self._step(batch, t)
+
+    def _step(self, batch: Batch, t: Progress) -> None:
         with plugin_call(self.name, "forward"):
             with self.compute.autocast():
                 losses = self.method(batch, t)
@@ -86,6 +94,7 @@ class Lane:
             for optim in self.optims.values():
                 optim.optimizer.zero_grad(set_to_none=True)
             self.scaler.scale(total).backward()
+        self._average()
         with plugin_call(self.name, "active"):
             active = self.method.active(t)
             strange = [name for name in active or () if name not in self.optims]
@@ -102,6 +111,13 @@ class Lane:
         with plugin_call(self.name, "on_step_end"), torch.no_grad():
             self.method.on_step_end(batch, t)
 
+    def _average(self) -> None:
+        """The gradients of all ranks: each has its own rows' part of them, and all of what comes after the read-out."""
+        if not self.ranks.alone:
+            groups = (group for optim in self.optims.values() for group in optim.optimizer.param_groups)
+            graded = {id(p): p.grad for group in groups for p in group["params"] if p.grad is not None}
+            self.ranks.average(list(graded.values()))
+
     def _check(self, losses: Any) -> None:
         if not isinstance(losses, Losses) or not losses:
             raise PluginError(f"The method '{self.name}' must return at least one named loss from forward.")
@@ -113,7 +129,8 @@ class Lane:
     def _accumulate(self, losses: Losses, total: Tensor, step: int) -> None:
         """Add the terms to the sums on the device, and note there at which step each first was not finite."""
         names = ("total", *losses)
-        values = torch.stack([total.detach(), *(term.value.detach() for term in losses.values())]).float()
+        values = torch.stack([total.detach(), *(term.value.detach() for term in losses.values())])
+        values = wide(values)
         never = torch.full_like(values, float("inf"))
         entry = self.sums.get(names) or Sums(torch.zeros_like(values), 0, never)
         first_bad = torch.where(values.isfinite(), never, float(step)).minimum(entry.first_bad)
@@ -134,6 +151,14 @@ class Lane:
             step, culprit = min(bad)
             raise NotFinite.at(self.name, culprit, int(step))
         return {name: value / counts[name] for name, value in sums.items()}
+
+    def digest(self) -> list[int]:
+        """One number per trained parameter that tells its bits (waits for the device)."""
+        kinds = {4: torch.int32, 8: torch.int64, 2: torch.int16}
+        sums = [
+            p.detach().contiguous().view(kinds[p.element_size()]).sum() for _, p in self.method.trained_parameters()
+        ]
+        return torch.stack(sums).tolist() if sums else []
 
     def learning_rates(self) -> dict[str, float]:
         """Largest current rate of each optimiser."""

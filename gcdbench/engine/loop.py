@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 
 from gcdbench.contracts import Batch, Progress
 from gcdbench.data.views import ViewPlan
 from gcdbench.engine.feed import batches, epoch_plans
-from gcdbench.engine.interrupts import Interrupts
+from gcdbench.engine.interrupts import Interrupts, interruption
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.runner import Runner
-from gcdbench.errors import PluginError
+from gcdbench.errors import PluginError, RankLost
+from gcdbench.ranks.group import ALONE, Ranks
 
 CHECKPOINT_EVERY = 300.0
 """Seconds between checkpoints within an epoch, unless the user says otherwise; each epoch ends with one anyway."""
@@ -45,6 +47,12 @@ def train_together(
     earlier, catch up first; from then on they share trunk passes.
     """
     interrupts, pace = interrupts or Interrupts(), Pace(checkpoint_every)
+    ranks = runners[0].space.ranks if runners else ALONE
+    with nullcontext() if ranks.alone else interrupts.held():
+        _train(runners, reporter, pace, interrupts)
+
+
+def _train(runners: Sequence[Runner], reporter: Reporter, pace: Pace, interrupts: Interrupts) -> None:
     for runner in runners:
         attempt(runner, runner.open, reporter)
     for runner in _alive(runners):
@@ -66,9 +74,28 @@ def _alive(runners: Iterable[Runner]) -> list[Runner]:
 
 
 def attempt(runner: Runner, action: Callable[[], object], reporter: Reporter) -> None:
-    """Do something for one lane; what it does wrong ends this lane alone."""
+    """Do something for one lane, on all ranks; what it does wrong on any of them ends this lane alone."""
+    ranks = runner.space.ranks
+
+    def settled() -> None:
+        try:
+            action()
+        except RankLost:
+            raise
+        except Exception as fault:
+            ranks.settle(fault)
+            raise
+        ranks.settle(None)
+
+    try_alone(runner, settled, reporter)
+
+
+def try_alone(runner: Runner, action: Callable[[], object], reporter: Reporter) -> None:
+    """Do something for one lane on this rank; what it does wrong ends this lane alone."""
     try:
         action()
+    except RankLost:
+        raise
     except Exception as fault:  # a plugin, a full disk: the others must not suffer for it
         reporter.dropped(runner.space, runner.stop(fault))
 
@@ -89,9 +116,10 @@ def _epoch(cohort: Sequence[Runner], reporter: Reporter, pace: Pace, interrupts:
     stage, epoch = lanes[0].stages[lanes[0].stage_number], lanes[0].epoch
     first = min(runner.steps_done for runner in lanes)
     t: Progress | None = None
-    stream = batches(space, islice(epoch_plans(space, stage, epoch), first, None))
+    ranks = space.ranks
+    stream = batches(space, islice(epoch_plans(space, stage, epoch), first, None), ranks)
     try:
-        for step, (plan, batch) in enumerate(stream, first):
+        for step, (plan, batch) in enumerate(_together(stream, ranks), first):
             with interrupts.deferred():
                 for runner in lanes:
                     if runner.steps_done <= step:
@@ -101,11 +129,13 @@ def _epoch(cohort: Sequence[Runner], reporter: Reporter, pace: Pace, interrupts:
             if not lanes or t is None:
                 break
             reporter.step(t, lanes)
-            if time.monotonic() > pace.due:
+            if _due(pace, interrupts, ranks):
                 _save(lanes, reporter, pace, interrupts)
                 lanes = _alive(lanes)
                 if not lanes:
                     break
+    except RankLost:
+        raise
     except Exception as fault:  # the images or the trunk, which all of them need
         for runner in _alive(lanes):
             reporter.dropped(runner.space, runner.stop(fault))
@@ -117,6 +147,33 @@ def _epoch(cohort: Sequence[Runner], reporter: Reporter, pace: Pace, interrupts:
     pace.reset()
     if t is not None and _alive(lanes):
         reporter.epoch(t, _alive(lanes))
+
+
+def _together(stream: Iterator[tuple[ViewPlan, Batch]], ranks: Ranks) -> Iterator[tuple[ViewPlan, Batch]]:
+    """The batches; what one rank cannot read or compute is the fault of all."""
+    while True:
+        found = None
+        try:
+            found = next(stream, None)
+        except Exception as fault:
+            ranks.settle(fault)
+            raise
+        ranks.settle(None)
+        if found is None:
+            return
+        yield found
+
+
+def _due(pace: Pace, interrupts: Interrupts, ranks: Ranks) -> bool:
+    """Whether it is time for a checkpoint. Of several ranks the first one's clock counts, and a signal to any of them
+    is raised on all, after the same step."""
+    late = time.monotonic() > pace.due
+    if ranks.alone:
+        return late
+    late_there, number = ranks.largest([int(late and ranks.first), interrupts.take()])
+    if number:
+        raise interruption(number)
+    return bool(late_there)
 
 
 def _save(lanes: Sequence[Runner], reporter: Reporter, pace: Pace, interrupts: Interrupts) -> None:
@@ -144,7 +201,7 @@ def _step(runner: Runner, plan: ViewPlan, batch: Batch, step: int, reporter: Rep
 
     if not runner.over:
         attempt(runner, blame, reporter)
-    return next(batches(runner.space, [plan]))[1]
+    return next(batches(runner.space, [plan], runner.space.ranks))[1]
 
 
 def _versions(batch: Batch) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from gcdbench.contracts import IntArray
 from gcdbench.engine.device import Compute
 from gcdbench.engine.seeding import generator
 from gcdbench.errors import UsageError
+from gcdbench.ranks.group import ALONE, Ranks
 
 
 class Tokens(Protocol):
@@ -28,8 +29,8 @@ class Tokens(Protocol):
         """Tokens of the centre view of increasing rows."""
         ...
 
-    def random(self, part: str, rows: IntArray, batch: int, random: torch.Generator) -> Iterator[Tensor]:
-        """Tokens of one random view of each row."""
+    def random(self, part: str, rows: IntArray, batch: int, random: torch.Generator, wanted: range) -> Iterator[Tensor]:
+        """Tokens of one random view of each row, of the batches with these numbers."""
         ...
 
 
@@ -47,8 +48,10 @@ class ImagePool:
         queries: ImagePool | None = None,
         seed: int = 0,
         sparse: bool = False,
+        ranks: Ranks = ALONE,
     ) -> None:
-        """``seed`` is that of its random numbers; ``sparse``: only a few rows of a large part are wanted."""
+        """``seed`` is that of its random numbers; ``sparse``: only a few rows of a large part are wanted; ``ranks``
+        share the work, and all of them must ask for the same."""
         self.index = index
         self.target = np.where(labelled, target, -1)
         self.labelled = labelled
@@ -59,6 +62,7 @@ class ImagePool:
         self._seed = seed
         self._random = torch.Generator().manual_seed(seed)
         self._sparse = sparse
+        self._ranks = ranks
 
     def __len__(self) -> int:
         return len(self.index)
@@ -86,16 +90,31 @@ class ImagePool:
         if views not in ("test", "train"):
             raise UsageError(f"Pool.features takes views='test' or 'train', not '{views}'.")
         if views == "train":
-            return self._embedded(embed, self._source.random(self._part, self.index, self._batch_size, self._random))
+            first, last = self._share(len(self.index))
+            batches = range(first // self._batch_size, -(-last // self._batch_size))
+            tokens = self._source.random(self._part, self.index, self._batch_size, self._random, batches)
+            return self._embedded(embed, tokens)
         rows, position = np.unique(self.index, return_inverse=True)
-        tokens = self._source.centre(self._part, rows, self._batch_size, self._sparse)
+        first, last = self._share(len(rows))
+        own = rows[first:last]
+        tokens = self._source.centre(self._part, own, self._batch_size, self._sparse) if len(own) else iter(())
         found = self._embedded(embed, tokens)
         in_order = len(rows) == len(self.index) and bool((position[1:] > position[:-1]).all())
         return found if in_order else found[torch.from_numpy(position).to(found.device)]
+
+    def once(self, action: Callable[[], Any]) -> Any:
+        """What the first rank finds, on all ranks."""
+        return self._ranks.from_first(action)
+
+    def _share(self, rows: int) -> tuple[int, int]:
+        """First and last row of this rank: whole batches, so that each is embedded as one process would do it."""
+        batches = -(-rows // self._batch_size)
+        first, last = (batches * r // self._ranks.size for r in (self._ranks.rank, self._ranks.rank + 1))
+        return min(rows, first * self._batch_size), min(rows, last * self._batch_size)
 
     def _embedded(self, embed: Callable[[Tensor], Tensor], stream: Iterable[Tensor]) -> Tensor:
         parts: list[Tensor] = []
         for tokens in stream:
             with self._source.compute.autocast():
                 parts.append(embed(tokens))
-        return torch.cat(parts)
+        return self._ranks.concatenate(torch.cat(parts) if parts else None)

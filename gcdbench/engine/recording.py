@@ -102,7 +102,7 @@ def make_record(
         peak_memory=space.compute.peak_memory(),  # before counting operations, which takes memory of its own
         flops_per_step=count_flops(space, method),
         device=space.compute.describe(),
-        world_size=1,
+        world_size=space.ranks.size,
         lanes=lanes,
         versions=versions(),
         plugin={"package": plugin.package, "version": plugin.version},

@@ -14,15 +14,19 @@ from gcdbench.engine.device import Compute, choose_device
 from gcdbench.engine.disk import require_room, run_bytes
 from gcdbench.engine.groups import MAX_LANES, trunk_groups
 from gcdbench.engine.interrupts import Interrupts
-from gcdbench.engine.loop import CHECKPOINT_EVERY, attempt, train_together
+from gcdbench.engine.loop import CHECKPOINT_EVERY, train_together, try_alone
+from gcdbench.engine.onlooker import Untracked, Unwritten
 from gcdbench.engine.rehearsal import Rehearsal
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.request import Plan, RunRequest, plan
 from gcdbench.engine.runner import Runner
+from gcdbench.engine.spread import follow, require_same, share_records
 from gcdbench.engine.stores import Shelf, make_stores
 from gcdbench.engine.trackers import Trackers
 from gcdbench.engine.workspace import Cache, Workspace, prepare
 from gcdbench.errors import GcdbenchError, UsageError
+from gcdbench.ranks.group import ALONE, Ranks
+from gcdbench.ranks.join import joined
 from gcdbench.results.record import Record, read_record
 from gcdbench.results.rundir import RunDirectory
 
@@ -43,6 +47,8 @@ class Place:
     """Runs that are trained together at most."""
     checkpoint_every: float = CHECKPOINT_EVERY
     """Seconds between checkpoints within an epoch; each epoch ends with one anyway."""
+    ranks: Ranks = ALONE
+    """The processes that work on each run together."""
 
     def __post_init__(self) -> None:
         if not self.checkpoint_every >= 0:
@@ -81,7 +87,8 @@ def run(
     """Train and score a method on a dataset, once per seed, and return the records.
 
     Several methods (`"A,B"` or a list; `A:RECIPE` names a recipe) share trunk passes. Finished runs are
-    returned as they are, unfinished ones continued; ``force`` repeats them. ``k`` is a number of classes or the name
+    returned as they are, unfinished ones continued; ``force`` repeats them. Started by `torchrun`, all processes work
+    on each run together and get the same records. ``k`` is a number of classes or the name
     of a K estimator. ``settings`` maps `section.key` to values, as `--set` does on the command line; ``track`` names
     trackers (`tensorboard`); ``cache`` is where stores live.
     """
@@ -102,11 +109,12 @@ def run(
     )
     root = choose_root(None if data_root is None else Path(data_root))
     shelf = Shelf.at(None if cache is None else Path(cache), image_store)
-    place = Place(Path(runs), root, device, workers, shelf, lanes, checkpoint_every)
-    reporter = reporter or Reporter()
-    shared = Cache()
-    spaces = distinct(s for one in request.each() for s in workspaces(plan(one), place, reporter, shared))
-    return all_records(execute_all(spaces, place, reporter, force, track))
+    with joined(device) as ranks:
+        place = Place(Path(runs), root, device, workers, shelf, lanes, checkpoint_every, ranks)
+        reporter = reporter if reporter is not None and ranks.first else Reporter()
+        shared = Cache()
+        spaces = distinct(s for one in request.each() for s in workspaces(plan(one), place, reporter, shared))
+        return all_records(execute_all(spaces, place, reporter, force, track))
 
 
 def workspaces(planned: Plan, place: Place, reporter: Reporter, cache: Cache | None = None) -> Iterator[Workspace]:
@@ -117,7 +125,8 @@ def workspaces(planned: Plan, place: Place, reporter: Reporter, cache: Cache | N
         reporter.phase("preparing data and backbone")
         compute = Compute(chosen, resolved.config.train.precision)
         warn = reporter.warn if number == 0 else None
-        yield prepare(planned, resolved, compute, place.root, place.workers, cache, warn, place.shelf, reporter.working)
+        tick, ranks = reporter.working, place.ranks
+        yield prepare(planned, resolved, compute, place.root, place.workers, cache, warn, place.shelf, tick, ranks)
 
 
 def distinct(spaces: Iterable[Workspace]) -> list[Workspace]:
@@ -154,21 +163,34 @@ def execute_all(
     One that fails keeps its fault and the others go on. The results are in the order of the workspaces.
     """
     unique = {space.run_id: space for space in spaces}
-    results: dict[str, Result] = {}
-    for run_id, space in unique.items():
-        folder = directory(space, place.runs)
-        if folder.finished and not force:
-            try:
-                results[run_id] = Result(space, read_record(folder.record_file))
-            except GcdbenchError as fault:
-                results[run_id] = Result(space, fault=fault)
+    require_same(list(unique), place.ranks)
+    results = finished_runs(unique, place, force)
     groups = trunk_groups((s for run_id, s in unique.items() if run_id not in results), place.lanes)
     for number, group in enumerate(groups, 1):
         if len(groups) > 1 or len(group) > 1:
             reporter.announce(_announcement(number, len(groups), group))
         for result in _train_group(group, place, reporter, force, track):
             results[result.space.run_id] = result
+    if not place.ranks.alone:
+        share_records(results, place.ranks)
     return [dataclasses.replace(results[space.run_id], space=space) for space in spaces]
+
+
+def finished_runs(unique: Mapping[str, Workspace], place: Place, force: bool) -> dict[str, Result]:
+    """Runs that need no training, by id."""
+    results: dict[str, Result] = {}
+    for run_id, space in unique.items():
+        folder = directory(space, place.runs)
+        if not place.ranks.from_first(lambda folder=folder: folder.finished and not force):  # type: ignore[misc]
+            continue
+        if place.ranks.first:
+            try:
+                results[run_id] = Result(space, read_record(folder.record_file))
+            except GcdbenchError as fault:
+                results[run_id] = Result(space, fault=fault)
+        else:
+            results[run_id] = Result(space)  # the record comes with all others
+    return results
 
 
 def _announcement(number: int, count: int, group: Sequence[Workspace]) -> str:
@@ -185,11 +207,15 @@ def _train_group(
     runners: list[Runner] = []
     with ExitStack() as held, Interrupts() as interrupts:
         try:
-            runners += (Runner(s, directory(s, place.runs), Trackers(track, reporter.warn)) for s in group)
-            # Always in the same order, so that two processes with some runs in common never wait for each other.
-            for runner in sorted(runners, key=lambda r: r.space.run_id):
-                _begin(runner, held, force, reporter)
-            _check(_alive(runners), place, reporter, force)
+            runners += (_runner(space, place, reporter, track) for space in group)
+            if place.ranks.first:
+                # Always in the same order, so that two processes with some runs in common never wait for each other.
+                for runner in sorted(runners, key=lambda r: r.space.run_id):
+                    _begin(runner, held, force, reporter)
+                _check(_alive(runners), place, reporter, force)
+            follow(runners, place.ranks)
+            if _alive(runners) and not place.ranks.first:
+                make_stores(group[0], reporter)  # they are there, or this machine has no disk in common with the first
             group[0].compute.start_measuring()
             train_together(_alive(runners), reporter, place.checkpoint_every, interrupts)
         except BaseException as fault:
@@ -200,6 +226,13 @@ def _train_group(
             group[0].source.release()
             reporter.finished()
     return [Result(runner.space, runner.record, runner.fault) for runner in runners]
+
+
+def _runner(space: Workspace, place: Place, reporter: Reporter, track: Sequence[str]) -> Runner:
+    folder = directory(space, place.runs)
+    if place.ranks.first:
+        return Runner(space, folder, Trackers(track, reporter.warn))
+    return Runner(space, Unwritten(folder.path), Untracked())
 
 
 def _alive(runners: Iterable[Runner]) -> list[Runner]:
@@ -233,7 +266,7 @@ def _check(runners: Sequence[Runner], place: Place, reporter: Reporter, force: b
     try:
         require_room(sizes, place.runs)
         for runner in _alive(runners):
-            attempt(runner, partial(_describe, runner, force), reporter)
+            try_alone(runner, partial(_describe, runner, force), reporter)
         if _alive(runners):
             make_stores(runners[0].space, reporter)
     except Exception as fault:  # the disk, the images, memory: what all of them need
@@ -243,7 +276,7 @@ def _check(runners: Sequence[Runner], place: Place, reporter: Reporter, force: b
 
 def _rehearse(runners: Sequence[Runner], reporter: Reporter) -> list[int]:
     """Rehearse each run, whose faults are its own; what those that work will take on the disk."""
-    rehearsal: Rehearsal = Rehearsal()
+    rehearsal = Rehearsal()
     sizes: list[int] = []
 
     def rehearse(runner: Runner) -> None:
@@ -255,7 +288,7 @@ def _rehearse(runners: Sequence[Runner], reporter: Reporter) -> list[int]:
 
     for runner in runners:
         reporter.phase(f"checking {runner.space.config.method}")
-        attempt(runner, partial(rehearse, runner), reporter)
+        try_alone(runner, partial(rehearse, runner), reporter)
     return sizes
 
 

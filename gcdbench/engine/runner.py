@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import traceback
+import zlib
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from gcdbench.engine.stages import stages_of
 from gcdbench.engine.trackers import Trackers
 from gcdbench.errors import GcdbenchError, PluginError
 from gcdbench.files import write_json
+from gcdbench.ranks.group import Ranks
 
 if TYPE_CHECKING:
     from gcdbench.engine.workspace import Workspace
@@ -43,6 +45,7 @@ class Runner:
         self.space = space
         self.folder = folder
         self.trackers = trackers
+        self.ranks = space.ranks
         self.record: Record | None = None
         self.fault: GcdbenchError | None = None
         self.latest: dict[str, float] = {}
@@ -65,8 +68,8 @@ class Runner:
     def open(self) -> None:
         """Build the method and restore what the last checkpoint holds."""
         space = self.space
-        self.lane = lane = Lane(space.config.method, space.method(), space.compute)
-        saved, notes = checkpoint.restore(self.folder.path, space.run_id)
+        self.lane = lane = Lane(space.config.method, space.method(), space.compute, self.ranks)
+        saved, notes = self.ranks.from_first(lambda: checkpoint.restore(self.folder.path, space.run_id))
         for note in notes:
             self.folder.log(note)
             self.trackers.warn(note)
@@ -77,7 +80,8 @@ class Runner:
             self.saves_within = saved["saves_within"]
             space.warnings.extend(note for note in saved["notes"] if note not in space.warnings)
             self._compare(saved["made_with"])
-            compare(DataState(saved["files"]), space.data.state, space)
+            if self.ranks.first:
+                compare(DataState(saved["files"]), space.data.state, space)
         elif notes:  # there was no rehearsal, since there seemed to be a checkpoint
             self.saves_within = False
         self.selected = Selected.restore(saved["selected"] if saved else None)
@@ -181,7 +185,7 @@ class Runner:
         self.steps_done = number + 1
         self._resting = True
         now = time.monotonic()
-        if now - self.looked > LOOK:
+        if self.ranks.first and now - self.looked > LOOK:  # a look waits for the device: one rank is enough
             self.looked = now
             self.latest = self._lane.means()
             self.trackers.step(t, self.latest)
@@ -194,7 +198,9 @@ class Runner:
         lane, stage = self._lane, self.stages[self.stage_number]
         self.latest = lane.means()
         lane.require_finite(self.steps_done - 1)
-        self.space.data.state.check(self.space)
+        self._agree()
+        if self.ranks.first:
+            self.space.data.state.check(self.space)
         line: dict[str, Any] = {
             "stage": stage.name,
             "epoch": self.epoch + 1,
@@ -224,7 +230,8 @@ class Runner:
 
     def save_within(self) -> None:
         """A checkpoint in the middle of an epoch, from which the run goes on exactly where it stands."""
-        self.space.data.state.check(self.space)
+        if self.ranks.first:
+            self.space.data.state.check(self.space)
         self._lane.means()  # raises if a loss was not finite since the last look
         self._lane.require_finite(self.steps_done - 1)
         self._save(
@@ -237,7 +244,31 @@ class Runner:
             }
         )
 
+    def _agree(self) -> None:
+        """Ranks that round differently (other processors) drift apart in the last bits: all take the first one's state.
+
+        Random numbers that differ mean that a method draws some within the shared part of its network.
+        """
+        if self.ranks.alone:
+            return
+        lane = self._lane
+        drawn = [zlib.crc32(self._random.get_state().numpy().tobytes()), self._ambient.digest()]
+        marks = [*drawn, *lane.digest()]
+        same = [high == -low for high, low in zip(*_extremes(self.ranks, marks), strict=True)]
+        if not all(same[: len(drawn)]):
+            raise PluginError(
+                f"The method '{lane.name}' draws random numbers that depend on how rows are shared among processes "
+                "(dropout inside the tail?): train it in one process."
+            )
+        if not all(same):
+            lane.restore(self.ranks.send(lane.state()))
+            note = "The processes of this run round differently: at ends of epochs all take the first one's weights."
+            if note not in self.space.warnings:
+                self._note(note)
+
     def _save(self, within: dict[str, Any] | None) -> None:
+        if not self.ranks.first:
+            return
         self._require_folder()
         checkpoint.save(
             self.folder.path,
@@ -271,6 +302,9 @@ class Runner:
         started = time.monotonic()
         rows = space.config.eval.rows
         prediction = self.selected.prediction if self.selected else predict(space, method, rows)
+        if not self.ranks.first:
+            self.close()
+            return
         space.data.state.check(space)
         self._require_folder()
         truth = space.truth(rows)
@@ -296,11 +330,15 @@ class Runner:
             with suppress(Exception):  # a full disk may be the very reason; nothing here may hurt the other lanes
                 self.folder.log(f"stopped: {type(fault).__name__}: {fault}\n{traceback.format_exc()}")
         name = self.space.config.method
-        if isinstance(fault, NotFinite) and self.lane is not None:
+        if isinstance(fault, NotFinite) and self.lane is not None and self.ranks.first:
             with suppress(Exception):
                 fault.args = (f"{fault} {write_evidence(self, fault)}",)
         elif (
-            self._resting and self.steps_done and self.saves_within and not isinstance(fault, PluginError | DataChanged)
+            self._resting
+            and self.steps_done
+            and self.saves_within
+            and self.ranks.first
+            and not isinstance(fault, _TAINTED)
         ):
             self._save_before_stopping()
         if isinstance(fault, Exception):
@@ -327,10 +365,17 @@ class Runner:
         self.trackers.close()
 
 
+def _extremes(ranks: Ranks, marks: list[int]) -> tuple[list[int], list[int]]:
+    """The largest of each mark over all ranks, and minus the smallest."""
+    found = ranks.largest([*marks, *(-mark for mark in marks)])
+    return found[: len(marks)], found[len(marks) :]
+
+
 def _made_with(space: Workspace) -> dict[str, Any]:
     """What rounding depends on besides the config."""
     return {
         "torch": torch.__version__.partition("+")[0],
         "device": space.compute.describe(),
         "threads": torch.get_num_threads(),
+        "processes": space.ranks.size,
     }

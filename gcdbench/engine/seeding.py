@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import zlib
 from typing import Any
 
 import numpy as np
@@ -39,17 +40,25 @@ class AmbientStream:
         self._own: Any = None
 
     def __enter__(self) -> None:
-        self._outer = _global_state()
+        self._outer = global_state()
         if self._own is None:
             torch.manual_seed(derive(self.seed, *self.names))
             np.random.seed(derive(self.seed, *self.names, "numpy") % 2**32)
             random.seed(derive(self.seed, *self.names, "random"))
         else:
-            _set_global_state(self._own)
+            set_global_state(self._own)
 
     def __exit__(self, *_: object) -> None:
-        self._own = _global_state()
-        _set_global_state(self._outer)
+        self._own = global_state()
+        set_global_state(self._outer)
+
+    def digest(self) -> int:
+        """A number that tells where the streams stand."""
+        if self._own is None:
+            return 0
+        cpu, cuda, numbers, plain, _ = self._own
+        drawn = (*(s.numpy().tobytes() for s in (cpu, *cuda)), repr((numbers[1:], plain)).encode())
+        return zlib.crc32(b"".join(drawn))
 
     def state(self) -> dict[str, Any] | None:
         """Where the streams stand, as a checkpoint can hold it; None if nobody has entered them yet."""
@@ -71,16 +80,19 @@ class AmbientStream:
         self._own = (state["torch"], state["cuda"], numbers, state["random"], modes)
 
 
-def _global_state() -> tuple[Any, ...]:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+def global_state() -> tuple[Any, ...]:
+    """Where the global streams and switches of this process stand."""
+    # Of this process's GPU alone: others belong to other ranks, which draw the same numbers on theirs.
+    cuda = [torch.cuda.get_rng_state()] if torch.cuda.is_available() else []
     return torch.get_rng_state(), cuda, np.random.get_state(), random.getstate(), _modes()
 
 
-def _set_global_state(state: tuple[Any, ...]) -> None:
+def set_global_state(state: tuple[Any, ...]) -> None:
+    """Put them there."""
     cpu, cuda, numbers, plain, modes = state
     torch.set_rng_state(cpu)
     if cuda and torch.cuda.is_available():  # a run may go on without the device it began on
-        torch.cuda.set_rng_state_all(cuda[: torch.cuda.device_count()])
+        torch.cuda.set_rng_state(cuda[0])
     np.random.set_state(numbers)
     random.setstate(plain)
     if modes != _modes():

@@ -68,7 +68,7 @@ class TokenSource:
         self.compute: Compute = compute
         self.micro_batch = micro_batch
         self.workers = default_workers() if workers is None else workers
-        self.normalise = Normalise(views, compute.device)
+        self.normalise = Normalise(views, compute.device, compute.dtype)
         self.stored: dict[str, TokenStore] = {}
         """Stores of evaluation tokens by part."""
         self.stored_views: TokenStore | None = None
@@ -144,10 +144,14 @@ class TokenSource:
             self._shape = tuple(self._pass(black).shape[1:])
         return self._shape
 
-    def random(self, part: str, rows: Rows, batch: int, random: torch.Generator) -> Iterator[Tensor]:
-        """Tokens of one random view of each row."""
+    def random(self, part: str, rows: Rows, batch: int, random: torch.Generator, wanted: range) -> Iterator[Tensor]:
+        """Tokens of one random view of each row, of the batches with the numbers ``wanted``.
+
+        Views are drawn for all of them, so that they do not depend on who computes which.
+        """
         chunks = torch.from_numpy(rows).split(batch)
-        for _, tokens in self.stream(part, [random_plan(c, self.views, random, views=1) for c in chunks]):
+        plans = [random_plan(c, self.views, random, views=1) for c in chunks]
+        for _, tokens in self.stream(part, plans[wanted.start : wanted.stop]):
             yield tokens
 
     def centre(self, part: str, rows: Rows, batch: int, sparse: bool = False) -> Iterator[Tensor]:
@@ -187,24 +191,20 @@ class TokenSource:
         """Of each chunk, the rows that are wanted."""
         numbers, starts = np.unique(rows // CHUNK, return_index=True)
         wanted = dict(zip(numbers.tolist(), np.split(rows, starts[1:]), strict=True))
-        if (part, int(numbers[0])) in self._kept:  # all chunks are kept, or none
-            found: Iterable[tuple[int, Tensor]] = ((n, self._kept[part, n]) for n in wanted)
-        else:
-            found = self._computed(part, list(wanted))
-        for number, tokens in found:
+        for number, tokens in self._computed(part, list(wanted)):
             own = torch.from_numpy(wanted[number] - number * CHUNK)
             # A copy in any case: what is kept must not change if somebody writes into what he was given.
             yield tokens.clone() if len(own) == len(tokens) else tokens[own.to(tokens.device)]
 
     def _computed(self, part: str, numbers: list[int]) -> Iterator[tuple[int, Tensor]]:
         total = len(self.images[part])
-        all_numbers = range(-(-total // CHUNK))
         bytes_per_row = int(np.prod(self.token_shape())) * 4
         if bytes_per_row * total > KEEP_BYTES:
             yield from self.chunks(part, numbers)
             return
-        # All or nothing: a fault on the way must not leave some of them.
-        self._kept |= {(part, number): tokens for number, tokens in self.chunks(part, all_numbers)}
+        missing = [number for number in numbers if (part, number) not in self._kept]
+        if missing:
+            self._kept |= {(part, number): tokens for number, tokens in self.chunks(part, missing)}
         yield from ((n, self._kept[part, n]) for n in numbers)
 
     def release(self) -> None:
@@ -216,4 +216,4 @@ class TokenSource:
 
     def _arrived(self, tokens: Tensor) -> Tensor:
         """On the device, in the type the trunk gives (its residual stream is float32 even under autocast)."""
-        return tokens.to(self.compute.device, non_blocking=self.compute.pins).float()
+        return tokens.to(self.compute.device, non_blocking=self.compute.pins).to(self.compute.dtype)

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from gcdbench import registry
 from gcdbench.backbone.load import BackboneInfo, load_backbone
@@ -28,6 +29,7 @@ from gcdbench.engine.tokens import TokenSource
 from gcdbench.errors import PluginError, TrainingError, UsageError
 from gcdbench.evaluation.selection import SelectionRule, selection_rule
 from gcdbench.protocol import Protocol
+from gcdbench.ranks.group import ALONE, Ranks
 from gcdbench.store.folder import spoken_size
 
 MAX_K = 100_000
@@ -40,7 +42,7 @@ class Cache:
     def __init__(self) -> None:
         self._sources: dict[Hashable, TokenSource] = {}
         self._data: dict[tuple[type, Path, DataConfig, bool], DataSide] = {}
-        self._backbone: dict[tuple[BackboneConfig, int, int], tuple[SplitViT, BackboneInfo]] = {}
+        self._backbone: dict[tuple[BackboneConfig, int, int, torch.dtype], tuple[SplitViT, BackboneInfo]] = {}
         self._estimates: dict[tuple[str, int, int], Estimated] = {}
 
     def data(
@@ -58,9 +60,11 @@ class Cache:
             self._data[key] = open_data(dataset, root, config, with_test, None if shelf is None else shelf.root, tick)
         return self._data[key]
 
-    def backbone(self, config: BackboneConfig, image_size: int, seed: int) -> tuple[SplitViT, BackboneInfo]:
+    def backbone(
+        self, config: BackboneConfig, image_size: int, seed: int, dtype: torch.dtype = torch.float32
+    ) -> tuple[SplitViT, BackboneInfo]:
         """The loaded backbone; random weights depend on the seed, others do not."""
-        key = (config, image_size, seed if config.weights == "random" else 0)
+        key = (config, image_size, seed if config.weights == "random" else 0, dtype)
         if key not in self._backbone:
             self._backbone[key] = load_backbone(config, image_size, key[2])
         return self._backbone[key]
@@ -121,6 +125,8 @@ class Workspace:
     estimated: Estimated | None = None
     """What a K estimator found, if one was asked."""
     warnings: list[str] = field(default_factory=list)
+    ranks: Ranks = ALONE
+    """The processes that train the run together."""
     timings: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -211,7 +217,7 @@ class Workspace:
             generator=generator(config.seed, "init"),
         )
         with fenced_rng(config.seed, "init", "ambient"), plugin_call(config.method, "__init__"):
-            return self.plan.method_class(config.method_config, task).to(self.compute.device)
+            return self.plan.method_class(config.method_config, task).to(self.compute.device, self.compute.dtype)
 
     def pool(self, rows: str, *random_names: str | int) -> ImagePool:
         """The training pool, whose queries are the rows to be predicted."""
@@ -223,9 +229,9 @@ class Workspace:
         nothing = np.zeros(len(scored), dtype=bool)
         part = "train" if rows == "unlabelled" else "test"
         seed = derive(self.config.seed, "pool", *random_names)
-        queries = ImagePool(self.source, part, scored, hidden, nothing, size, seed=seed)
-        everything = np.arange(len(split.target), dtype=np.int64)
-        return ImagePool(self.source, "train", everything, split.target, labelled, size, queries=queries, seed=seed)
+        queries = ImagePool(self.source, part, scored, hidden, nothing, size, seed=seed, ranks=self.ranks)
+        everything, target = np.arange(len(split.target), dtype=np.int64), split.target
+        return ImagePool(self.source, "train", everything, target, labelled, size, queries, seed, ranks=self.ranks)
 
 
 def prepare(
@@ -238,6 +244,7 @@ def prepare(
     warn: Callable[[str], None] | None = None,
     shelf: Shelf | None = None,
     tick: Tick | None = None,
+    ranks: Ranks = ALONE,
 ) -> Workspace:
     """Build a run's workspace, checking whatever can be checked before training."""
     started = time.monotonic()
@@ -247,10 +254,10 @@ def prepare(
     with_test = config.eval.rows == "test" or (rule.metric is not None and rule.rows == "test")
     data = cache.data(plan.dataset_class, root, config.data, with_test, shelf, tick)
     warnings = _check(plan, config, data)
-    backbone, info = cache.backbone(config.backbone, config.views.crop, config.seed)
+    backbone, info = cache.backbone(config.backbone, config.views.crop, config.seed, compute.dtype)
     require_memory(config, backbone)
     try:
-        backbone.to(compute.device)
+        backbone.to(compute.device, compute.dtype)
     except RuntimeError as fault:
         if not out_of_memory(fault):
             raise
@@ -259,18 +266,21 @@ def prepare(
     source = cache.source(
         data, backbone, config.views, compute, config.store, shelf, train.micro_batch, train.compile, workers
     )
+    if ranks.size > train.batch_size:
+        raise UsageError(f"train.batch_size is {train.batch_size}, too small for {ranks.size} processes.")
     sampler = SAMPLERS[train.sampler](data.split, train.batch_size)
     estimated = None
     if config.data.k_from is not None:
         if tick is not None:
             tick(f"estimating the number of classes with {config.data.k_from}", 0, 1)
-        estimated = cache.estimate(config, data, backbone, info, source, shelf)
+        found = ranks.from_first(lambda: vars(cache.estimate(config, data, backbone, info, source, shelf)))
+        estimated = Estimated(**found)
     evaluators, broken = load_evaluators()
     warnings += broken
     for message in warnings if warn else ():
         warn(message)  # type: ignore[misc]
     space = Workspace(
-        plan, resolved, data, backbone, info, compute, source, shelf, sampler, evaluators, estimated, warnings
+        plan, resolved, data, backbone, info, compute, source, shelf, sampler, evaluators, estimated, warnings, ranks
     )
     space.timings["prepare"] = time.monotonic() - started
     return space

@@ -6,7 +6,7 @@ from typing import Any
 
 from gcdbench.engine.same import difference
 from gcdbench.testing.easy import ShuffledDigits
-from gcdbench.testing.kit import Failed, NotApplicable, check
+from gcdbench.testing.kit import Failed, check
 from gcdbench.testing.lab import Trained
 
 
@@ -101,10 +101,20 @@ def lane_equals_alone(lab: Any) -> None:
 @check(
     "method",
     "ranks",
-    explains="Two processes that share a batch agree with one process.",
-    fix="Compute losses on the whole batch.",
-    needs=("losses",),
+    explains="Trained on two ranks, which share the rows of every batch, a run has the losses and predictions of one.",
+    fix="Give batch.tokens to the tail and to nothing else, or pass what a network of your own makes of them through "
+    "gcdbench.whole_batch; draw no random numbers inside the tail; cluster in pool.once.",
+    needs=("deterministic", "losses"),
+    after=("hidden-labels", "evaluation-changes-nothing", "resumes", "lanes"),
 )
 def ranks_agree(lab: Any) -> None:
-    """Not yet possible."""
-    raise NotApplicable("training on several processes does not exist in this version of gcdbench")
+    """The usual run on two ranks: equal but for rounding, since sums have another order."""
+    one, two = lab.reference, lab.train_on_ranks(2, lab.space())
+    for number, (alone, shared) in enumerate(zip(one.lines, two.lines, strict=True), 1):
+        for name, value in alone["losses"].items():
+            other = shared["losses"].get(name)
+            if other is None or abs(other - value) > 1e-3 * max(abs(value), 1e-2):
+                raise Failed(f"on two ranks the loss {name} of epoch {number} is {other} instead of {value}")
+    moved = (one.prediction.cluster != two.prediction.cluster).mean()
+    if moved > 0.01:
+        raise Failed(f"on two ranks {moved:.1%} of the rows are predicted differently")

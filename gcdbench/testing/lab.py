@@ -21,6 +21,7 @@ from gcdbench.engine.faults import plugin_call
 from gcdbench.engine.feed import batches, first_plans
 from gcdbench.engine.lane import Lane
 from gcdbench.engine.loop import train_together
+from gcdbench.engine.onlooker import Untracked, Unwritten
 from gcdbench.engine.pool import ImagePool
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.request import RunRequest, plan_of
@@ -31,10 +32,12 @@ from gcdbench.engine.stages import stages_of
 from gcdbench.engine.stores import Shelf
 from gcdbench.engine.trackers import Trackers
 from gcdbench.engine.workspace import Cache, Workspace, prepare
+from gcdbench.ranks.group import Ranks
 from gcdbench.results.rundir import RunDirectory
 from gcdbench.testing.easy import EasyDigits
 from gcdbench.testing.kit import NotApplicable
 from gcdbench.testing.subject import Subject
+from gcdbench.testing.turns import in_turns
 
 EPOCHS = 2
 BATCH = 32
@@ -196,10 +199,25 @@ class Lab:
                 self._run([self.space(seed=1)], Path(folder) / "other", Reporter())
             return [r.trained for r in self._run(spaces, Path(folder) / "run", Reporter()) if r.trained is not None]
 
+    def train_on_ranks(self, count: int, space: Workspace) -> Trained:
+        """The same on so many ranks, which take turns in this process; what the first of them ends with."""
+        with tempfile.TemporaryDirectory(prefix="gcdbench-check-") as folder:
+
+            def rank(ranks: Ranks) -> Trained:
+                own = dataclasses.replace(space, ranks=ranks, warnings=[])
+                (runner,) = self._run([own], Path(folder), Reporter())
+                assert runner.trained is not None
+                return runner.trained
+
+            return in_turns(count, rank)[0]
+
     def _run(self, spaces: Sequence[Workspace], folder: Path, reporter: Reporter) -> list[_Runner]:
         runners = []
         for number, space in enumerate(spaces):
             directory = RunDirectory(folder / str(number))
+            if not space.ranks.first:
+                runners.append(_Runner(space, Unwritten(directory.path), Untracked()))
+                continue
             directory.open()
             directory.write_config({})
             runners.append(_Runner(space, directory, Trackers((), lambda text: None)))

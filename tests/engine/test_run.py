@@ -236,8 +236,8 @@ def test_batches_never_carry_hidden_labels(tmp_path, monkeypatch):
     seen = []
     original = loop.batches
 
-    def spy(space, plans):
-        for plan, batch in original(space, plans):
+    def spy(space, plans, ranks):
+        for plan, batch in original(space, plans, ranks):
             seen.append((batch.target, batch.labelled, batch.index, len(batch.tokens)))
             yield plan, batch
 

@@ -267,6 +267,15 @@ class FailsLanes(Sound):
         return losses
 
 
+class FailsRanks(Sound):
+    """Looks at the tokens themselves, of which each rank has its own."""
+
+    def forward(self, batch: Batch, t: Progress) -> Losses:
+        losses = super().forward(batch, t)
+        losses.add("tokens", losses["self"].value * batch.tokens.detach().std(0).mean())
+        return losses
+
+
 class FailsBeatsChance(Sound):
     """Puts everything into one class."""
 

@@ -13,8 +13,6 @@ from gcdbench.testing.kit import FAILED, PASSED, SKIPPED, Report, checks_of
 from gcdbench.testing.subject import session_of
 from tests.testing import broken
 
-NOT_YET = {"ranks"}
-"""Checks of what does not exist yet; they are always skipped."""
 ELSEWHERE = {"presets", "import-quiet"}
 """Broken plugins that need a package or module of their own."""
 
@@ -42,11 +40,11 @@ def test_a_sound_method_passes_everything():
     report = check_all("tests.testing.broken:Sound")
     assert report.ok
     skipped = {o.check.name for o in report.of(SKIPPED)}
-    assert skipped == NOT_YET | {"presets"}, report.summary()
-    assert len(report.of(PASSED)) == len(checks_of("method")) - 2
+    assert skipped == {"presets"}, report.summary()
+    assert len(report.of(PASSED)) == len(checks_of("method")) - 1
 
 
-@pytest.mark.parametrize("check", [c for c in checks_of("method") if c not in NOT_YET | ELSEWHERE])
+@pytest.mark.parametrize("check", [c for c in checks_of("method") if c not in ELSEWHERE])
 def test_a_broken_method_is_caught_by_the_check_meant_for_it(check):
     report = check_all(f"tests.testing.broken:{class_name(check)}")
     assert_only(report, check)
@@ -90,7 +88,7 @@ def test_broken_presets_and_tables_are_caught(fault, tmp_path, monkeypatch):
 
 def test_every_check_has_a_broken_plugin():
     for check in checks_of("method"):
-        assert check in NOT_YET | ELSEWHERE or hasattr(broken, class_name(check)), check
+        assert check in ELSEWHERE or hasattr(broken, class_name(check)), check
 
 
 class Declared(broken.FailsGradients):

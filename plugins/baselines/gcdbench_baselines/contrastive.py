@@ -38,12 +38,17 @@ def predict_by_kmeans(
     # A class without a labelled row has no mean to start from: the others close ranks, and it is found or it is not.
     number = torch.full((num_base + 1,), -1)
     number[present] = torch.arange(len(present))
-    found = semi_supervised_kmeans(
-        features,
-        number[target],
-        clusters,
-        pool.generator(),
-        restarts=config.restarts,
-        iterations=config.iterations,
-    )
-    return predict_by_clusters(pool, embed, features, found.labels.cpu().numpy(), num_base)
+
+    def cluster() -> Tensor:
+        found = semi_supervised_kmeans(
+            features,
+            number[target],
+            clusters,
+            pool.generator(),
+            restarts=config.restarts,
+            iterations=config.iterations,
+        )
+        return found.labels.cpu()
+
+    labels = pool.once(cluster)
+    return predict_by_clusters(pool, embed, features, labels.numpy(), num_base)

@@ -59,12 +59,18 @@ class KMeans(Method):
         c: KMeansConfig = self.config
         embed, num_base = cls_embedding(self.tail), self.task.num_base
         rows = pool.queries.features(embed)
-        found = kmeans(rows, self.task.num_classes, pool.generator(), restarts=c.restarts, iterations=c.iterations)
+        classes = self.task.num_classes
+
+        def clusters() -> list[Tensor]:
+            found = kmeans(rows, classes, pool.generator(), restarts=c.restarts, iterations=c.iterations)
+            return [found.labels.cpu(), found.centres.cpu()]
+
+        numbers, centres = pool.once(clusters)
+        labels, centres = numbers.numpy(), centres.to(rows.device)
         # Labelled rows take no part; they only tell which cluster stands for which base class.
         known = pool.features(embed)[torch.from_numpy(pool.labelled)]
-        labels = found.labels.cpu().numpy()
-        everybody = np.concatenate([labels, nearest(known, found.centres)])
+        everybody = np.concatenate([labels, nearest(known, centres)])
         target = np.concatenate([np.full(len(labels), -1), pool.target[pool.labelled]])
-        number = cluster_numbers(everybody, target, num_base, self.task.num_classes)
-        base_centres = found.centres[torch.from_numpy(np.argsort(number)[:num_base])]
+        number = cluster_numbers(everybody, target, num_base, classes)
+        base_centres = centres[torch.from_numpy(np.argsort(number)[:num_base])]
         return Prediction(number[labels], base={"main": nearest(rows, base_centres)})

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gcdbench.losses import wide
+
 BLOCK_BYTES = 64 << 20
 """Largest table of similarities that is in memory at a time."""
 
@@ -16,22 +18,23 @@ def neighbour_mean(features: Tensor, bank: Tensor, count: int) -> Tensor:
 
     Both are of length one. The bank is gone through in blocks, whatever its size; it may be of a smaller type.
     """
+    features = wide(features)
     keep = min(count + 1, len(bank))
-    best = torch.full((len(features), 0), -torch.inf, device=features.device)
+    best = features.new_full((len(features), 0), -torch.inf)
     place = torch.zeros((len(features), 0), dtype=torch.long, device=features.device)
     step = max(1, BLOCK_BYTES // (4 * max(len(features), *bank.shape[1:])))
     for start in range(0, len(bank), step):
-        block = bank[start : start + step].to(features.device).float()
+        block = bank[start : start + step].to(features.device, features.dtype)
         with torch.autocast(features.device.type, enabled=False):  # near neighbours differ by less than half precision
-            near = features.float() @ block.T
+            near = features @ block.T
         both = torch.cat([best, near], dim=1)
         here = torch.arange(start, start + near.shape[1], device=features.device).expand(len(features), -1)
         best, chosen = both.topk(min(keep, both.shape[1]), dim=1)
         place = torch.cat([place, here], dim=1).gather(1, chosen)
     others = place[:, 1:] if place.shape[1] > 1 else place
-    total = torch.zeros_like(features, dtype=torch.float32)
+    total = torch.zeros_like(features)
     for column in others.T:  # one neighbour at a time: (rows, count, dim) would be count times as large
-        total += bank[column.to(bank.device)].to(features.device).float()
+        total += bank[column.to(bank.device)].to(features.device, features.dtype)
     return total / max(1, others.shape[1])
 
 

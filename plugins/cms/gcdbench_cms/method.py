@@ -124,8 +124,10 @@ class CMS(Method):
         features = pool.features(self.embed)
         low, high = (base, c.largest_k) if c.find_k else (told, told)
         settings = Shifting(c.neighbours, c.alpha, c.rounds, c.patience)
-        found = shift_and_cut(features, pool.target, base, low, high, settings)
-        return predict_by_clusters(pool, self.embed, features, found.labels(), base)
+        labels = pool.once(
+            lambda: torch.from_numpy(shift_and_cut(features, pool.target, base, low, high, settings).labels())
+        )
+        return predict_by_clusters(pool, self.embed, features, labels.numpy(), base)
 
     def get_extra_state(self) -> dict[str, Any]:
         """The bank: its size is that of the training set, which is not known when the method is built."""

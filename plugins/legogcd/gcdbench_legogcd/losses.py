@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcdbench.losses import TINY, in_float32
+from gcdbench.losses import TINY, in_float32, wide
 
 
 @in_float32
@@ -45,4 +45,4 @@ def dual_view_kl(logits: Tensor, temperature: float, double_softmax: bool) -> Te
 @torch.no_grad()
 def moved(marginal: Tensor, logits: Tensor, momentum: float) -> Tensor:
     """The running mean of class probabilities (at temperature one) after a batch."""
-    return momentum * marginal + (1 - momentum) * logits.detach().float().softmax(1).mean(0)
+    return momentum * marginal + (1 - momentum) * wide(logits.detach()).softmax(1).mean(0)

@@ -27,7 +27,7 @@ def partners(features: Tensor, target: Tensor, labelled: Tensor, generator: torc
     unlabelled row its nearest neighbour in the batch."""
     rows = len(features)
     own = torch.eye(rows, dtype=torch.bool, device=features.device)
-    z = F.normalize(features.float(), dim=1)
+    z = F.normalize(features, dim=1)
     near = (z @ z.T).masked_fill(own, -torch.inf).argmax(1)
     same = labelled[:, None] & labelled[None, :] & (target[:, None] == target[None, :]) & ~own
     draw = torch.rand((rows, rows), generator=generator, device=features.device)

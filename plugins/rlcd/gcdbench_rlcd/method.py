@@ -22,6 +22,7 @@ from gcdbench.losses import (
     self_distillation,
     supervised_contrastive,
     symmetric_kl,
+    wide,
 )
 from gcdbench.predicting import predict_by_logits
 from gcdbench.regularisers import REGULARISERS
@@ -113,7 +114,7 @@ class RLCD(Method):
 
     def _regularise(self, logits: Tensor, temperature: float, rows: Tensor, batch: Batch) -> Tensor:
         c: RLCDConfig = self.config
-        p1, p2 = (logits.float() / temperature).softmax(1).chunk(2)
+        p1, p2 = (wide(logits) / temperature).softmax(1).chunk(2)
         classes = None
         if c.reg_classes == "present":
             classes = _present_classes(logits, rows, batch)

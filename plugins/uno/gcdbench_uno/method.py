@@ -20,7 +20,7 @@ from gcdbench.contracts import Batch, Losses, Method, Optim, Pool, Prediction, P
 from gcdbench.engine.optim import sgd_on
 from gcdbench.errors import UsageError
 from gcdbench.heads import CosineClassifier
-from gcdbench.losses import cross_entropy
+from gcdbench.losses import cross_entropy, wide
 from gcdbench.predicting import predict_by_logits
 from gcdbench.regularisers import RegulariserSlot, regularise
 from gcdbench_uno.heads import ClusterHead
@@ -167,7 +167,7 @@ class UNO(Method):
 
     def features(self, tokens: Tensor) -> Tensor:
         """CLS, of length one, as all heads see it."""
-        return F.normalize(self.tail(tokens)[:, 0].float(), dim=1)
+        return F.normalize(wide(self.tail(tokens)[:, 0]), dim=1)
 
     def predict(self, pool: Pool) -> Prediction:
         """Argmax of the best head."""
