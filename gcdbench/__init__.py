@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Truth,
     )
     from gcdbench.engine.run import run
+    from gcdbench.ranks.whole import whole_batch
 
 __version__ = "0.1.0"
 
@@ -53,7 +54,11 @@ __all__ = [
     "Truth",
     "__version__",
     "run",
+    "whole_batch",
 ]
+
+_HOMES = {"run": "gcdbench.engine.run", "whole_batch": "gcdbench.ranks.whole"}
+"""Where public names live that are not in `gcdbench.contracts`."""
 
 
 def __getattr__(name: str) -> Any:
@@ -61,8 +66,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'gcdbench' has no attribute '{name}'")
     from importlib import import_module
 
-    home = "gcdbench.engine.run" if name == "run" else "gcdbench.contracts"
-    value = getattr(import_module(home), name)
+    value = getattr(import_module(_HOMES.get(name, "gcdbench.contracts")), name)
     globals()[name] = value
     return value
 

@@ -19,7 +19,7 @@ from gcdbench.ranks.watch import Watch
 
 Value = TypeVar("Value")
 
-PATIENCE = 45.0
+PATIENCE = 20.0
 """Seconds a rank that has failed waits for the others to fail as well; then it ends, and they with it."""
 
 

@@ -1,0 +1,244 @@
+"""Real processes that talk by gloo: started by --gpus and by torchrun, killed, interrupted and continued."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gcdbench import registry
+
+pytestmark = pytest.mark.ranks
+
+METHODS = ",".join(p.name for p in registry.plugins("method"))
+LONG = ("run", "--method", "rlcd", "--dataset", "digits", "--epochs", "400", "--checkpoint-every", "1")
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "gcdbench", *map(str, arguments)]
+
+
+def begin(folder: Path, *arguments: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen:
+    before = [sys.executable, "-m", *launcher, "-m", "gcdbench", *arguments] if launcher else command(*arguments)
+    return subprocess.Popen(before, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def rank_of(process: int) -> str | None:
+    try:
+        facts = Path(f"/proc/{process}/environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return None
+    return next((fact[5:] for fact in facts if fact.startswith("RANK=")), None)
+
+
+def ranks_below(parent: int) -> dict[str, int]:
+    """Process numbers of the ranks that a launcher has started."""
+    listed = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return {rank: int(child) for child in listed if (rank := rank_of(int(child))) is not None}
+
+
+def wait_for_epochs(folder: Path, count: int) -> None:
+    """Until a run in the folder has so many epochs behind it."""
+    ends = time.monotonic() + 60
+    while time.monotonic() < ends:
+        found = list(folder.glob("runs/*/digits/*/metrics.jsonl"))
+        if found and len(found[0].read_text().splitlines()) >= count:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the run does not train")
+
+
+def outcome(folder: Path) -> dict[str, dict]:
+    """By method the record, the losses and the predictions."""
+    found = {}
+    for path in sorted(folder.glob("runs/*/digits/*/record.json")):
+        record = json.loads(path.read_text())
+        lines = path.parent / "metrics.jsonl"
+        losses = [json.loads(x)["losses"] for x in lines.read_text().splitlines()] if lines.is_file() else []
+        clusters = np.load(path.parent / "predictions.npz")["cluster"]
+        found[record["method"]] = {"record": record, "losses": losses, "clusters": clusters}
+    return found
+
+
+def test_every_method_in_lanes_on_one_two_and_three_ranks(gcdbench, tmp_path):
+    results = []
+    for count in (1, 2, 3):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        how = ("--epochs", "1", "--gpus", count, "--json")
+        answer = gcdbench("run", "--method", METHODS, "--dataset", "digits", *how, cwd=folder)
+        assert answer.code == 0, answer.stderr
+        assert len(answer.json()["runs"]) == len(METHODS.split(","))  # one document: other ranks print nothing
+        results.append(outcome(folder))
+    one = results[0]
+    assert len(one) == len(METHODS.split(","))
+    for count, many in zip((2, 3), results[1:], strict=True):
+        assert many.keys() == one.keys()
+        for method, found in many.items():
+            wanted = one[method]
+            assert found["record"]["world_size"] == count
+            assert found["record"]["run_id"] == wanted["record"]["run_id"]
+            assert found["record"]["metrics"] == pytest.approx(wanted["record"]["metrics"], rel=1e-3)
+            assert np.array_equal(found["clusters"], wanted["clusters"]), method
+            for left, right in zip(found["losses"], wanted["losses"], strict=True):
+                assert left == pytest.approx(right, rel=1e-3, abs=1e-6), method
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_killed_rank_ends_the_run_and_the_same_command_goes_on(rank, tmp_path):
+    process = begin(tmp_path, *LONG, "--gpus", "2")
+    try:
+        wait_for_epochs(tmp_path, 2)
+        ranks = ranks_below(process.pid)
+        os.kill(ranks[rank], signal.SIGKILL)
+        started = time.monotonic()
+        said, _ = process.communicate(timeout=60)
+        assert time.monotonic() - started < 30
+        assert process.returncode == 7, said
+        assert f"Rank {rank} of 2" in said
+        assert "goes on from it" in said
+        assert "Traceback" not in said
+        for other in ranks.values():
+            with pytest.raises(ProcessLookupError):
+                os.kill(other, 0)
+    finally:
+        process.kill()
+    if rank == "0":
+        return
+    again = begin(tmp_path, *LONG, "--gpus", "2")
+    try:
+        wait_for_epochs(tmp_path, 4)
+        again.send_signal(signal.SIGTERM)
+        said, _ = again.communicate(timeout=60)
+        assert again.returncode == 143, said
+        assert "going on after epoch" in said
+    finally:
+        again.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_the_run_on_all_ranks(number, tmp_path):
+    process = begin(tmp_path, *LONG, "--gpus", "2")
+    try:
+        wait_for_epochs(tmp_path, 2)
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=60)
+        assert process.returncode == 128 + number, said
+        assert "is saved" in said
+        assert "Traceback" not in said
+    finally:
+        process.kill()
+
+
+def test_another_number_of_ranks_goes_on_exactly(tmp_path, gcdbench):
+    """In double precision: begun by three, continued by one, finished by two."""
+    short = ("run", "--method", "supref", "--dataset", "digits", "--precision", "fp64", "--epochs", "8")
+    for number, count in enumerate((3, 1), 1):
+        process = begin(tmp_path, *short, "--gpus", str(count), "--checkpoint-every", "0")
+        try:
+            wait_for_epochs(tmp_path, 2 * number)
+            process.send_signal(signal.SIGTERM)
+            said, _ = process.communicate(timeout=60)
+            assert process.returncode == 143, said
+        finally:
+            process.kill()
+    assert gcdbench(*short, "--gpus", 2).code == 0
+    (tmp_path / "whole").mkdir()
+    assert gcdbench(*short, cwd=tmp_path / "whole").code == 0
+    one, two = outcome(tmp_path / "whole")["supref"], outcome(tmp_path)["supref"]
+    assert np.array_equal(one["clusters"], two["clusters"])
+    for left, right in zip(one["losses"], two["losses"], strict=True):
+        assert left == pytest.approx(right, rel=1e-6)
+    notes = " ".join(two["record"]["warnings"])
+    assert "processes 3 before, 1 now" in notes
+    assert "processes 1 before, 2 now" in notes
+
+
+def test_torchrun_owns_the_ranks_and_its_restart_resumes(tmp_path):
+    elastic = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
+    short = ("run", "--method", "simgcd", "--dataset", "digits", "--epochs", "12")
+    process = begin(tmp_path, *short, launcher=elastic)
+    try:
+        wait_for_epochs(tmp_path, 3)
+        os.kill(ranks_below(process.pid)["1"], signal.SIGKILL)
+        said, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    assert "Rank 1 of 2" in said
+    assert "going on after epoch" in said
+    assert outcome(tmp_path)["simgcd"]["record"]["world_size"] == 2
+
+
+FAULTY = """
+import os
+from gcdbench_simgcd import SimGCD
+
+class Faulty(SimGCD):
+    def forward(self, batch, t):
+        if os.environ.get("RANK") == "1" and t.epoch == 2:
+            {action}
+        return super().forward(batch, t)
+"""
+
+
+@pytest.mark.parametrize(
+    ("action", "code", "said"),
+    [
+        (
+            "raise ValueError('odd')",
+            7,
+            "Rank 1 of 2 has stopped: The method 'faulty' failed in forward: ValueError: odd",
+        ),
+        ("os._exit(3)", 7, "Rank 1 of 2 has ended without a word"),
+    ],
+)
+def test_a_fault_of_one_rank_alone_ends_all_within_a_minute(action, code, said, tmp_path):
+    (tmp_path / "faulty.py").write_text(FAULTY.format(action=action))
+    meta = tmp_path / "faulty-1.0.dist-info"
+    meta.mkdir()
+    (meta / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1.0\n")
+    (meta / "entry_points.txt").write_text("[gcdbench.methods]\nfaulty = faulty:Faulty\n")
+    done = subprocess.run(
+        command("run", "--method", "faulty", "--dataset", "digits", "--epochs", "50", "--gpus", "2"),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.glob("runs/faulty/digits/*/checkpoint/last.pt"))
+
+
+def test_more_processes_than_rows_and_other_mistakes_are_sentences(gcdbench):
+    small = ("run", "--method", "rlcd", "--dataset", "digits", "--set", "train.batch_size=2")
+    answer = gcdbench(*small, "--gpus", 3)
+    assert answer.code == 2
+    assert "too small for 3 processes" in answer.stderr
+    assert answer.stderr.count("Error:") == 1
+    answer = gcdbench("run", "--method", "rlcdd", "--dataset", "digits", "--gpus", 2)
+    assert answer.code == 2
+    assert answer.stderr.count("Did you mean 'rlcd'") == 1
+    world = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    answer = gcdbench("run", "--method", "rlcd", "--dataset", "digits", "--gpus", 3, env=world)
+    assert answer.code == 2
+    assert "a launcher has started 2 processes" in answer.stderr
+
+
+def test_stores_are_made_once_and_an_estimate_is_that_of_the_first_rank(gcdbench, tmp_path):
+    how = ("--store-tokens", "fp32", "--train-views", "2", "--cache", tmp_path / "cache", "--epochs", "1")
+    answer = gcdbench("run", "--method", "simgcd", "--dataset", "digits", "--k", "cms", *how, "--gpus", 2)
+    assert answer.code == 0, answer.stderr
+    assert answer.stderr.count("fp32 tokens of 1,797 images") == 1
+    assert len(list((tmp_path / "cache" / "tokens").glob("[!.]*"))) == 2
+    assert outcome(tmp_path)["simgcd"]["record"]["protocol"]["k"] == 7
