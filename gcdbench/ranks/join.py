@@ -63,7 +63,10 @@ def _join(device: str) -> Ranks:
     try:
         backend = "nccl" if on_gpu else "gloo"
         patience = timedelta(minutes=MESSAGE_MINUTES) if on_gpu else timedelta(days=7)
-        dist.init_process_group(backend, timeout=patience, **options)
+        store, rank, size = next(dist.rendezvous("env://"))
+        # torchrun may keep one store for all its restarts: addresses of processes that are dead must not be found.
+        store = dist.PrefixStore(f"gcdbench/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience, **options)
         # Hosts wait here for each other while the first rank writes, scores or packs, however long that takes.
         control = dist.new_group(backend="gloo", timeout=timedelta(days=7))
     except (RuntimeError, ValueError) as fault:
