@@ -19,12 +19,17 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     key = key.strip()
     if not sign or "." not in key:
         raise UsageError(f"--set takes section.key=value (for example train.lr=0.05), not '{text}'.")
+    return key, parse_value(raw, f"--set {key}")
+
+
+def parse_value(raw: str, source: str = "--launcher-set") -> Any:
+    """A value read as TOML, or plain text."""
     try:
-        return key, tomllib.loads(f"value = {raw.strip()}")["value"]
+        return tomllib.loads(f"value = {raw.strip()}")["value"]
     except RecursionError as fault:
-        raise UsageError(f"--set {key}: the value is nested too deeply.") from fault
+        raise UsageError(f"{source}: the value is nested too deeply.") from fault
     except ValueError:  # no TOML (or a number longer than Python reads), so it is text
-        return key, raw.strip()
+        return raw.strip()
 
 
 def coerce(value: Any, hint: Any, key: str, source: str) -> Any:

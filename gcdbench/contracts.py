@@ -11,7 +11,7 @@ import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -472,3 +472,77 @@ class Tracker:
 
     def close(self) -> None:
         """The run is over, well or badly."""
+
+
+# -------------------------------------------------------------------------------------------- launching
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What each job of a sweep is given."""
+
+    gpus: float = 0
+    """GPUs; less than one lets several jobs share one."""
+    cpus: int = 1
+    """Processor cores."""
+    memory_gb: float | None = None
+    """Main memory; None leaves it to the launcher."""
+    minutes: int | None = None
+    """Time after which a job is asked to save its runs and is queued again; None for no limit."""
+
+
+@dataclass(frozen=True)
+class LaunchJob:
+    """A command that trains some runs. Given again after a fault, it goes on where it was."""
+
+    name: str
+    """Different for each job of a sweep; letters, digits and '-'."""
+    command: tuple[str, ...]
+    """Program and arguments; the same on any machine that sees the same folders."""
+    environment: Mapping[str, str]
+    """Variables to be set besides those of the machine it runs on."""
+    log: Path
+    """Where everything it prints goes."""
+
+
+@dataclass(frozen=True)
+class JobState:
+    """How a job stands."""
+
+    phase: Literal["waiting", "running", "ended", "lost"]
+    """`ended`: by itself, with an exit code. `lost`: its process or machine was taken away; it may be given again."""
+    code: int | None = None
+    """Exit code of a job that has ended."""
+    where: str = ""
+    """Machine or number in a queue, for a person."""
+
+
+class Launcher(abc.ABC):
+    """Brings the jobs of a sweep to where they run. One is made for each sweep, in the process that follows it."""
+
+    name: ClassVar[str]
+    Config: ClassVar[type]
+    """Frozen dataclass of the launcher's settings, a docstring under each field."""
+
+    def __init__(self, config: Any, resources: Resources, folder: Path) -> None:
+        """``folder`` is the sweep's own, in the run directory that all machines share."""
+        self.config = config
+        self.resources = resources
+        self.folder = folder
+
+    @classmethod
+    def default_resources(cls, device: str) -> Resources:
+        """What a job is given unless the user says otherwise; ``device`` is what runs are asked to compute on."""
+        return Resources(gpus=0 if device == "cpu" else 1)
+
+    @abc.abstractmethod
+    def submit(self, jobs: Sequence[LaunchJob]) -> None:
+        """Take jobs, to be run as soon as there is room. May be called again, also with jobs that were lost."""
+
+    @abc.abstractmethod
+    def poll(self) -> Mapping[str, JobState]:
+        """How every job stands, by its name. Called about once a second; must not wait."""
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """Ask all jobs to save their runs and end, and give back what was taken. Called once, however it went."""

@@ -20,6 +20,7 @@ GROUPS = {
     "evaluator": "gcdbench.evaluators",
     "k-estimator": "gcdbench.k_estimators",
     "tracker": "gcdbench.trackers",
+    "launcher": "gcdbench.launchers",
 }
 """Entry-point group of each kind of plugin."""
 
@@ -29,6 +30,7 @@ CLASSES = {
     "evaluator": "Evaluator",
     "k-estimator": "KEstimator",
     "tracker": "Tracker",
+    "launcher": "Launcher",
 }
 """What a plugin of each kind is derived from, in `gcdbench.contracts`."""
 

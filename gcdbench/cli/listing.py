@@ -15,11 +15,12 @@ KINDS = {
     "evaluators": "evaluator",
     "k-estimators": "k-estimator",
     "trackers": "tracker",
+    "launchers": "launcher",
 }
 
 
 @click.command("list")
-@click.argument("what", metavar="methods|datasets|backbones|evaluators|k-estimators|trackers|experiments")
+@click.argument("what", metavar="methods|datasets|backbones|evaluators|k-estimators|trackers|launchers|experiments")
 @click.option("--no-check", is_flag=True, help="Do not try whether each plugin can be imported (quick).")
 @json_option
 def list_command(what: str, no_check: bool, as_json: bool) -> None:

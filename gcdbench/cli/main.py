@@ -20,6 +20,8 @@ COMMANDS = {
     "run": ("gcdbench.cli.run:run_command", "Train one or more methods on a dataset and score them."),
     "compare": ("gcdbench.cli.compare:compare_command", "Compare methods on finished runs."),
     "table": ("gcdbench.cli.table:table_command", "Make a table or study of a paper."),
+    "sweep": ("gcdbench.cli.sweep:sweep_command", "Make all runs of an experiment, on one machine or a cluster."),
+    "job": ("gcdbench.cli.job:job_command", "Make the runs of one job of a sweep; launchers call this."),
     "report": ("gcdbench.cli.report:report_command", "Write an HTML report."),
     "results": ("gcdbench.cli.results:results_command", "List all runs."),
     "list": ("gcdbench.cli.listing:list_command", "List what is installed."),

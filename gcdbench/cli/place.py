@@ -42,42 +42,52 @@ _OPTIONS = (
         help="Time between checkpoints within an epoch; each epoch ends with one.  [default: 300]",
     ),
     click.option("--lanes", type=click.IntRange(1), help="Runs that are trained together at most.  [default: 32]"),
-    click.option(
-        "--gpus",
-        type=click.IntRange(1),
-        help="Train each run on so many GPUs (on a CPU: processes) of this machine; the result is that of one.",
-    ),
+)
+_GPUS = click.option(
+    "--gpus",
+    type=click.IntRange(1),
+    help="Train each run on so many GPUs (on a CPU: processes) of this machine; the result is that of one.",
 )
 
 
-def place_options(command: Command) -> Command:
-    """Add all of them to a command, which is then run on as many ranks as the user or a launcher wants."""
-    command = _on_ranks(command)
+def where_options(command: Command) -> Command:
+    """Add all of them to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
+def place_options(command: Command) -> Command:
+    """The same for a command that is run on as many ranks as the user or a launcher wants."""
+    return where_options(_GPUS(_on_ranks(command)))
+
+
 def _on_ranks(command: Command) -> Command:
     @functools.wraps(command)
-    def on_ranks(gpus: int | None, **options: Any) -> Any:
-        from gcdbench.ranks.launch import launched, start_ranks
+    def wrapped(gpus: int | None, **options: Any) -> Any:
+        wanted = 1 if options.get("dry_run") else gpus
+        return on_ranks(wanted, options["device"], lambda: command(**options))
 
+    return cast(Command, wrapped)
+
+
+def on_ranks(gpus: int | None, device: str, action: Callable[[], Any]) -> Any:
+    """Do something on so many ranks: start them, or join those that a launcher has started."""
+    from gcdbench.ranks.launch import launched, start_ranks
+
+    if not launched():
+        if (gpus or 1) == 1:
+            return action()
         context = click.get_current_context()
-        if (gpus or 1) > 1 and not launched() and not options.get("dry_run"):
-            context.exit(start_ranks(context.obj["arguments"], gpus or 1))
-        if not launched():
-            return command(**options)
-        from gcdbench.ranks.join import joined
+        context.exit(start_ranks(context.obj["arguments"], gpus or 1))
+    from gcdbench.ranks.join import joined
 
-        if gpus is not None and gpus != int(os.environ["WORLD_SIZE"]):
-            raise UsageError(f"--gpus is {gpus}, but a launcher has started {os.environ['WORLD_SIZE']} processes.")
-        with joined(options["device"]) as ranks:
-            if not ranks.first:  # whatever it would print, the first rank prints
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return command(**options)
-
-    return cast(Command, on_ranks)
+    if gpus is not None and gpus != int(os.environ["WORLD_SIZE"]):
+        raise UsageError(f"--gpus is {gpus}, but a launcher has started {os.environ['WORLD_SIZE']} processes.")
+    with joined(device) as ranks:
+        if not ranks.first:  # whatever it would print, the first rank prints
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return action()
 
 
 def take_place(options: dict[str, Any]) -> Place:

@@ -55,6 +55,7 @@ def describe_plan(space: Workspace, runs: Path) -> dict[str, Any]:
     config, split = space.config, space.data.split
     folder = directory(space, runs)
     told = {"finished": "finished, would be shown", "unfinished": "unfinished, would be continued", "new": "new"}
+    told["failed"] = f"failed before, would be tried again ({folder.failure})"
     method = space.method()
     steps = space.sampler.steps
     epochs = sum(stage.epochs for stage in stages_of(space, method))

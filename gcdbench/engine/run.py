@@ -140,9 +140,11 @@ def directory(space: Workspace, runs: Path) -> RunDirectory:
 
 
 def status(folder: RunDirectory) -> str:
-    """What `execute_all` would do."""
+    """What `execute_all` would do: `finished` is shown, `unfinished` continued, `new` and `failed` are run."""
     if folder.finished:
         return "finished"
+    if folder.failure is not None:
+        return "failed"
     return "unfinished" if folder.has_checkpoint else "new"
 
 
@@ -254,6 +256,7 @@ def _begin(runner: Runner, held: ExitStack, force: bool, reporter: Reporter) -> 
             runner.take(read_record(folder.record_file))
             return
         folder.open()
+        folder.forget_failure()
         folder.log(f"start, device {space.compute.describe()}")
     except (OSError, GcdbenchError) as fault:
         reporter.dropped(space, runner.stop(fault))

@@ -23,7 +23,7 @@ from gcdbench.engine.seeding import AmbientStream, generator
 from gcdbench.engine.selected import Selected, evaluate
 from gcdbench.engine.stages import stages_of
 from gcdbench.engine.trackers import Trackers
-from gcdbench.errors import GcdbenchError, PluginError
+from gcdbench.errors import GcdbenchError, PluginError, RankLost
 from gcdbench.files import write_json
 from gcdbench.ranks.group import Ranks
 
@@ -344,6 +344,9 @@ class Runner:
         if isinstance(fault, Exception):
             self.fault = told(fault, name)
             forget_frames(fault)
+            if self.begun and self.ranks.first and not isinstance(fault, RankLost):
+                with suppress(OSError):
+                    self.folder.write_failure(str(self.fault))
         else:
             self.fault = GcdbenchError(f"The run of '{name}' was interrupted.")
         self.close()

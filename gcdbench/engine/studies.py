@@ -35,6 +35,20 @@ class Asked:
         """Datasets to make the study on."""
         return list(dict.fromkeys(registry.canonical("dataset", d) for d in self.datasets or experiment.datasets))
 
+    def each(self, experiment: Experiment) -> list[tuple[str, Asked]]:
+        """Datasets and backbones to make the study on, each with what is asked for there."""
+        backbones: list[str | None] = [self.backbone]
+        if self.backbone is None and experiment.backbones:
+            backbones = list(experiment.backbones)
+        return [(d, dataclasses.replace(self, backbone=b)) for d in self.places(experiment) for b in backbones]
+
+
+def prepare_studies(
+    experiment: Experiment, asked: Asked, warn: Callable[[str], None]
+) -> list[tuple[Study, dict[str, Job]]]:
+    """The studies without lines and, by row, the jobs that would make them; every config is resolved once."""
+    return [_prepare(experiment, one, dataset, warn) for dataset, one in asked.each(experiment)]
+
 
 def installed_rows(experiment: Experiment) -> list[Row]:
     """Rows whose method is installed."""
@@ -49,7 +63,7 @@ def make_studies(
 
     Whatever can be known to be wrong before a run is trained is told before.
     """
-    prepared = [_prepare(experiment, asked, dataset, reporter.warn) for dataset in asked.places(experiment)]
+    prepared = prepare_studies(experiment, asked, reporter.warn)
     make = _counted if experiment.kind == "parameters" else _run
     faults: list[GcdbenchError] = []
     studies = []
@@ -64,7 +78,7 @@ def plan_studies(
     experiment: Experiment, asked: Asked, place: Place, reporter: Reporter
 ) -> tuple[list[PlannedRun], dict[str, GcdbenchError]]:
     """What `make_studies` would run, and why rows cannot run."""
-    prepared = [_prepare(experiment, asked, dataset, reporter.warn) for dataset in asked.places(experiment)]
+    prepared = prepare_studies(experiment, asked, reporter.warn)
     if experiment.kind == "parameters":
         return [], {}
     return plan_jobs([job for _, jobs in prepared for job in jobs.values()], place, reporter)

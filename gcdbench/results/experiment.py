@@ -1,7 +1,9 @@
 """Experiment files: a table or study of a paper as rows that can be run.
 
 `[experiment]` says what it is; each `[[row]]` is a method with settings. A row's `on.DATASET` holds settings for one
-dataset only, and the name `*` the ones for every dataset without a table of its own.
+dataset only, and the name `*` the ones for every dataset without a table of its own. `experiment.methods` is short for
+rows without settings (`METHOD` or `METHOD:RECIPE`), and every `[[override]]` makes a further set of all rows with its
+settings.
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ from gcdbench.protocol import Protocol
 
 KINDS = ("runs", "parameters")
 PROTOCOL_FIELDS = tuple(f.name for f in dataclasses.fields(Protocol))
-_EXPERIMENT_KEYS = ("title", "kind", "published", "datasets", "seeds", "metrics", "varies", "sweep", "settings")
+_EXPERIMENT_KEYS = (
+    *("title", "kind", "published", "datasets", "backbones", "seeds"),
+    *("methods", "metrics", "varies", "sweep", "settings"),
+)
+_OVERRIDE_KEYS = ("key", "label", "settings")
 _ROW_KEYS = ("key", "label", "method", "recipe", "published", "settings", "on", "read")
 
 
@@ -70,6 +76,8 @@ class Experiment:
     """Config key whose values the rows run through, for a curve."""
     rows: tuple[Row, ...]
     path: Path
+    backbones: tuple[str, ...] = ()
+    """Backbones to make it on, one after another; empty takes the one of each dataset."""
 
 
 def config_folders() -> list[Path]:
@@ -121,15 +129,19 @@ def parse_experiment(path: Path) -> Experiment:
     if not isinstance(head, Mapping):
         raise UsageError(f"{path} is no experiment file: it has no [experiment] section.")
     _check_keys(path, "[experiment]", head, _EXPERIMENT_KEYS)
-    _check_keys(path, "the file", tree, ("experiment", "row"))
+    _check_keys(path, "the file", tree, ("experiment", "row", "override"))
     kind = head.get("kind", "runs")
     if kind not in KINDS:
         raise UsageError(f"{path}: experiment.kind is '{kind}'; it can be {' or '.join(KINDS)}.")
     entries = tree.get("row", [])
-    if not isinstance(entries, list) or not entries:
-        raise UsageError(f"{path}: an experiment needs at least one [[row]].")
+    if not isinstance(entries, list):
+        raise UsageError(f"{path}: rows are written as [[row]].")
+    entries = [*map(_short_row, _texts(path, "experiment.methods", head.get("methods", []))), *entries]
+    if not entries:
+        raise UsageError(f"{path}: an experiment needs at least one [[row]], or experiment.methods.")
     common = _mapping(path, "experiment.settings", head.get("settings", {}))
     rows = tuple(_row(path, number, entry, common) for number, entry in enumerate(entries, 1))
+    rows = _overridden(path, rows, tree.get("override", []))
     keys = [row.key for row in rows]
     twice = next((key for key in keys if keys.count(key) > 1), None)
     if twice is not None:
@@ -153,7 +165,38 @@ def parse_experiment(path: Path) -> Experiment:
         sweep=_optional(path, "experiment.sweep", head.get("sweep")),
         rows=rows,
         path=path,
+        backbones=_texts(path, "experiment.backbones", head.get("backbones", [])),
     )
+
+
+def _short_row(name: str) -> dict[str, Any]:
+    """`METHOD` or `METHOD:RECIPE` as a row."""
+    method, _, recipe = name.partition(":")
+    return {"key": name, "label": name, "method": method, **({"recipe": recipe} if recipe else {})}
+
+
+def _overridden(path: Path, rows: tuple[Row, ...], overrides: Any) -> tuple[Row, ...]:
+    """Every row as it is, then all rows with each override."""
+    if not isinstance(overrides, list):
+        raise UsageError(f"{path}: overrides are written as [[override]].")
+    found = list(rows)
+    for number, entry in enumerate(overrides, 1):
+        where = f"override {number}"
+        entry = _mapping(path, where, entry)
+        _check_keys(path, where, entry, _OVERRIDE_KEYS)
+        key, label = (_text(path, f"{where}.{name}", entry.get(name)) for name in ("key", "label"))
+        more = _mapping(path, f"{where}.settings", entry.get("settings", {}))
+        found += (
+            dataclasses.replace(
+                row,
+                key=f"{row.key}/{key}",
+                label=f"{row.label}, {label}",
+                published=f"{row.key}/{key}",
+                settings={**row.settings, **more},
+            )
+            for row in rows
+        )
+    return tuple(found)
 
 
 def _row(path: Path, number: int, entry: Any, common: Mapping[str, Any]) -> Row:

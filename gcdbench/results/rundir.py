@@ -14,8 +14,12 @@ from typing import IO, Any
 import numpy as np
 
 from gcdbench.contracts import Prediction
-from gcdbench.files import parse_json, sweep, write_atomically, write_json, write_text
+from gcdbench.files import parse_json, read_json, sweep, write_atomically, write_json, write_text
 from gcdbench.locks import Wait, locked
+
+
+FAILURE = "failed.json"
+"""What a run leaves that has ended by a fault of its own."""
 
 
 class RunDirectory:
@@ -70,6 +74,22 @@ class RunDirectory:
     def write_skipped(self, rows: Iterable[tuple[str, str]]) -> None:
         """`skipped.csv`: images that were left out because they cannot be read."""
         write_text(self.path / "skipped.csv", _csv(("item", "reason"), rows))
+
+    @property
+    def failure(self) -> str | None:
+        """Why the run's last attempt failed, if that was its own fault."""
+        try:
+            return str(read_json(self.path / FAILURE)["reason"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write_failure(self, reason: str) -> None:
+        """The run cannot be finished as it is: for whoever decides whether to try again."""
+        write_json(self.path / FAILURE, {"reason": reason, "time": time.strftime("%Y-%m-%d %H:%M:%S")})
+
+    def forget_failure(self) -> None:
+        """It is tried again."""
+        (self.path / FAILURE).unlink(missing_ok=True)
 
     def log(self, message: str) -> None:
         """Append a line with the time to log.txt."""

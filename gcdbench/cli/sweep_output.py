@@ -1,0 +1,142 @@
+"""What `gcdbench sweep` shows: the plan, all jobs in one live table, the cost of a sweep that is not run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from gcdbench.cli.output import err, out, plain
+from gcdbench.cli.table import spoken_seconds
+from gcdbench.results.sheet import Cell, Sheet, markdown
+
+if TYPE_CHECKING:
+    from gcdbench.contracts import Resources
+    from gcdbench.sweep.cost import SweepCost
+    from gcdbench.sweep.follow import Followed
+    from gcdbench.sweep.plan import SweepPlan
+
+QUIET = 30.0
+"""Seconds between lines where there is no terminal."""
+
+
+def print_plan(plan: SweepPlan, resources: Resources) -> None:
+    """On standard error: the answer is the table at the end."""
+    console = err()
+    if plan.jobs:
+        table = _table(f"{plan.experiment.title}: jobs", ["Job", "Runs", "Methods", "Epochs"])
+        for job in plan.jobs:
+            methods = ", ".join(dict.fromkeys(f"{run.method}:{run.recipe}" for run in job.runs))
+            epochs = str(sum(run.epochs for run in job.runs))
+            table.add_row(*(Text(plain(cell)) for cell in (job.name, str(len(job.runs)), methods, epochs)))
+        if not console.is_terminal:
+            console.width = max(console.width, 120)
+        console.print(table)
+    states = ", ".join(f"{plan.count(s)} {s}" for s in ("finished", "unfinished", "new", "failed") if plan.count(s))
+    each = f"{resources.gpus:g} GPUs, {resources.cpus} cores"
+    waiting = sum(len(job.runs) for job in plan.jobs)
+    told = f"{len(plan.runs)} runs ({states or 'none'}); {waiting} to make in {len(plan.jobs)} jobs, {each} each."
+    console.print(told, markup=False, soft_wrap=True)
+    for run in plan.runs:
+        if run.status == "failed":
+            console.print(f"Failed before: {run.label}, seed {run.seed}: {run.folder.failure}", markup=False)
+    for what, fault in plan.cannot.items():
+        console.print(f"Cannot run: {what}. {fault}", markup=False, soft_wrap=True)
+
+
+class JobTable:
+    """All jobs while they run: one live table in a terminal; elsewhere a line when a job changes, or now and then."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.live: Live | None = None
+        self.told: dict[str, str] = {}
+        self.last = time.monotonic()
+
+    def __enter__(self) -> JobTable:
+        if self.console.is_terminal:
+            self.live = Live(console=self.console, auto_refresh=False, transient=True)
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def show(self, jobs: Sequence[Followed]) -> None:
+        """How they stand."""
+        if self.live is not None:
+            self.live.update(self._drawn(jobs), refresh=True)
+            return
+        for one in jobs:
+            now = _phase(one)
+            if self.told.get(one.job.name) != now:
+                self.told[one.job.name] = now
+                self.console.print(f"{one.job.name}: {now}", markup=False, soft_wrap=True)
+        if time.monotonic() - self.last > QUIET:
+            self.last = time.monotonic()
+            done, total = (sum(column) for column in zip(*(one.epochs() for one in jobs), strict=True))
+            over = sum(one.over for one in jobs)
+            self.console.print(f"  {over} of {len(jobs)} jobs, {done:,} of {total:,} epochs", markup=False)
+
+    def _drawn(self, jobs: Sequence[Followed]) -> Table:
+        """Those that run, then as many of the others as there is room for."""
+        order = {"running": 0, "lost": 1, "waiting": 2, "ended": 3}
+        room = max(5, self.console.height - 8)
+        listed = sorted(jobs, key=lambda one: order[one.state.phase])
+        table = _table(f"{sum(one.over for one in jobs)} of {len(jobs)} jobs", ["Job", "State", "Runs", "Epochs"])
+        for one in listed[:room]:
+            done, total = one.epochs()
+            runs = f"{one.job.finished}/{len(one.job.runs)}"
+            table.add_row(*(Text(plain(cell)) for cell in (one.job.name, _phase(one), runs, f"{done}/{total}")))
+        if len(listed) > room:
+            table.add_row(f"and {len(listed) - room} more", "", "", "")
+        return table
+
+
+def _phase(one: Followed) -> str:
+    state = one.state
+    where = f" ({state.where})" if state.where else ""
+    again = f", attempt {one.tries}" if one.tries > 1 else ""
+    if one.given_up:
+        return f"given up after {one.tries} attempts{where}"
+    if state.phase == "ended":
+        return f"{'done' if not state.code else f'ended with code {state.code}'}{where}{again}"
+    return f"{state.phase}{where}{again}"
+
+
+def _table(title: str, columns: Sequence[str]) -> Table:
+    table = Table(title=Text(plain(title)), title_justify="left")
+    for column in columns:
+        table.add_column(Text(column), overflow="fold")
+    return table
+
+
+def print_cost(cost: SweepCost, markdown: bool) -> None:
+    """Tables of what a sweep costs, and what was assumed."""
+    sheets = cost_sheets(cost)
+    if markdown:
+        click.echo("\n".join(map(_markdown, sheets)), nl=False)
+        return
+    from gcdbench.cli.formats import print_sheet
+
+    for sheet in sheets:
+        print_sheet(sheet)
+
+
+def _markdown(sheet: Sheet) -> str:
+    return markdown(sheet)
+
+
+def cost_sheets(cost: SweepCost) -> list[Sheet]:
+    """By dataset and backbone, and in all."""
+    raise NotImplementedError
+
+
+_ = (out, Cell, spoken_seconds)

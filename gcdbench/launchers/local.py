@@ -1,0 +1,122 @@
+"""Jobs on this machine, as many at a time as its GPUs or cores can take."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gcdbench.contracts import JobState, Launcher, LaunchJob, Resources
+from gcdbench.errors import UsageError
+from gcdbench.launchers.command import Command, was_taken_away
+
+
+@dataclass(frozen=True)
+class LocalConfig:
+    """Settings of the launcher."""
+
+    parallel: int | None = None
+    """Jobs at a time; None as many as GPUs and cores allow."""
+
+    def __post_init__(self) -> None:
+        if self.parallel is not None and self.parallel < 1:
+            raise UsageError(f"The launcher's setting parallel is {self.parallel}; it must be at least 1.")
+
+
+@dataclass
+class Slot:
+    """Room for one job."""
+
+    gpus: tuple[int, ...]
+    """Numbers of the GPUs its job sees."""
+    running: tuple[str, Command] | None = field(default=None)
+
+
+def cores() -> int:
+    """Processor cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def gpus() -> int:
+    """GPUs that torch finds."""
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def slots(resources: Resources, gpus: int, cores: int, parallel: int | None) -> list[Slot]:
+    """How jobs are packed: each GPU is whole, or shared by as many jobs as fit; cores limit the number as well."""
+    if resources.cpus > cores:
+        raise UsageError(f"A job is to have {resources.cpus} cores, but this machine has {cores}.")
+    most = cores // resources.cpus
+    if not resources.gpus:
+        found = [Slot(())] * most
+    elif resources.gpus < 1:
+        each = int(1 / resources.gpus + 1e-9)
+        found = [Slot((number,)) for _ in range(each) for number in range(gpus)]
+    else:
+        width = int(resources.gpus)
+        if width != resources.gpus:
+            raise UsageError(f"A job is to have {resources.gpus} GPUs; more than one must be a whole number.")
+        found = [Slot(tuple(range(first, first + width))) for first in range(0, gpus - width + 1, width)]
+    if not found:
+        raise UsageError(f"A job is to have {resources.gpus:g} GPUs, but torch finds {gpus} here.")
+    return [Slot(slot.gpus) for slot in found[: min(most, parallel or most)]]
+
+
+class LocalLauncher(Launcher):
+    """Starts a process per job and gives it its GPUs and threads."""
+
+    name = "local"
+    Config = LocalConfig
+
+    def __init__(self, config: LocalConfig, resources: Resources, folder: object) -> None:
+        super().__init__(config, resources, folder)  # type: ignore[arg-type]
+        self.slots = slots(resources, gpus() if resources.gpus else 0, cores(), config.parallel)
+        self.waiting: list[LaunchJob] = []
+        self.states: dict[str, JobState] = {}
+
+    @classmethod
+    def default_resources(cls, device: str) -> Resources:
+        """A GPU per job where there are some, and its share of the cores; else a core per job."""
+        found = 0 if device == "cpu" else gpus()
+        return Resources(gpus=1, cpus=max(1, cores() // found)) if found else Resources()
+
+    def submit(self, jobs: Sequence[LaunchJob]) -> None:
+        """Queue them."""
+        self.waiting += jobs
+        self.states |= {job.name: JobState("waiting") for job in jobs}
+
+    def poll(self) -> Mapping[str, JobState]:
+        """See who has ended, and start the next ones."""
+        for slot in self.slots:
+            if slot.running is not None:
+                name, command = slot.running
+                code = command.poll()
+                if code is not None:
+                    phase = "lost" if was_taken_away(code) else "ended"
+                    self.states[name] = JobState(phase, code, self.states[name].where)  # type: ignore[arg-type]
+                    slot.running = None
+            if slot.running is None and self.waiting:
+                self._start(slot, self.waiting.pop(0))
+        return dict(self.states)
+
+    def _start(self, slot: Slot, job: LaunchJob) -> None:
+        environment = {"OMP_NUM_THREADS": str(self.resources.cpus), **job.environment}
+        if slot.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, slot.gpus))
+        command = Command(job.command, environment, str(job.log))
+        command.start()
+        slot.running = (job.name, command)
+        seen = f", GPU {environment['CUDA_VISIBLE_DEVICES']}" if slot.gpus else ""
+        self.states[job.name] = JobState("running", where=socket.gethostname() + seen)
+
+    def stop(self) -> None:
+        """All of them at once, then wait."""
+        self.waiting.clear()
+        running = [slot.running[1] for slot in self.slots if slot.running is not None]
+        for command in running:
+            command.ask_to_end()
+        for command in running:
+            command.end()

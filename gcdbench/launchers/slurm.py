@@ -1,0 +1,140 @@
+"""Jobs on a Slurm cluster through submitit: an array of commands, queued again from their checkpoints."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from gcdbench.contracts import JobState, Launcher, LaunchJob, Resources
+from gcdbench.errors import GcdbenchError, UsageError
+from gcdbench.launchers.command import Command, was_taken_away
+
+WEEK = 7 * 24 * 60
+"""Minutes that a job may take where the user sets no limit."""
+
+
+@dataclass(frozen=True)
+class SlurmConfig:
+    """Settings of the launcher."""
+
+    cluster: Literal["slurm", "local"] = "slurm"
+    """`slurm`, or submitit's own processes on this machine (to try things out)."""
+    partition: str | None = None
+    """Partition to submit to."""
+    account: str | None = None
+    """Account that is charged."""
+    qos: str | None = None
+    """Quality of service."""
+    constraint: str | None = None
+    """Features that a node must have."""
+    parallel: int = 64
+    """Jobs of the array that run at the same time."""
+    requeues: int = 100
+    """How often a job may reach its time limit and be queued again."""
+    warning: int = 120
+    """Seconds before the time limit at which a job is told to save its runs."""
+    setup: tuple[str, ...] = ()
+    """Shell lines before each job, such as `module load cuda`."""
+
+
+class Task(Command):
+    """A command as submitit calls it. What is submitted holds the command's words and nothing else."""
+
+    def __call__(self) -> int:
+        """Run it; the exit code."""
+        self.start()
+        return self.wait()
+
+    def checkpoint(self) -> Any:
+        """The time limit is near: let it save its runs, and queue the same command again."""
+        from submitit.helpers import DelayedSubmission
+
+        self.end()
+        return DelayedSubmission(Task(self.command, self.environment, self.log))
+
+
+class SlurmLauncher(Launcher):
+    """A job array; time limits are survived, and commands are submitted, not state."""
+
+    name = "slurm"
+    Config = SlurmConfig
+
+    def __init__(self, config: SlurmConfig, resources: Resources, folder: Path) -> None:
+        super().__init__(config, resources, folder)
+        try:
+            import submitit
+        except ImportError as fault:
+            raise UsageError("--launcher slurm needs the package: pip install 'gcdbench[slurm]'.") from fault
+        if config.cluster == "slurm" and shutil.which("sbatch") is None:
+            raise UsageError("There is no Slurm here (no sbatch on the path): submit from a machine of the cluster.")
+        self._error: type[Exception] = submitit.core.utils.FailedJobError
+        # `%j` is the job's number: each has a log of submitit's own beside the command's.
+        self.executor = submitit.AutoExecutor(
+            folder=folder / "submitit" / "%j", cluster=config.cluster, slurm_max_num_timeout=config.requeues
+        )
+        self.executor.update_parameters(**self._parameters())
+        self.jobs: dict[str, Any] = {}
+
+    def _parameters(self) -> dict[str, Any]:
+        config, resources = self.config, self.resources
+        gpus = int(resources.gpus)
+        if gpus != resources.gpus:
+            raise UsageError(f"A job is to have {resources.gpus:g} GPUs; Slurm gives whole ones.")
+        found: dict[str, Any] = {
+            "name": "gcdbench",
+            "timeout_min": resources.minutes or WEEK,
+            "nodes": 1,
+            "tasks_per_node": 1,
+            "cpus_per_task": resources.cpus,
+            "gpus_per_node": gpus or None,
+            "mem_gb": resources.memory_gb,
+        }
+        if config.cluster == "slurm":
+            found |= {
+                "slurm_array_parallelism": config.parallel,
+                "slurm_signal_delay_s": config.warning,
+                "slurm_setup": list(config.setup) or None,
+                "slurm_partition": config.partition,
+                "slurm_account": config.account,
+                "slurm_qos": config.qos,
+                "slurm_constraint": config.constraint,
+            }
+        return {key: value for key, value in found.items() if value is not None}
+
+    def submit(self, jobs: Sequence[LaunchJob]) -> None:
+        """One array."""
+        threads = {"OMP_NUM_THREADS": str(self.resources.cpus)}
+        try:
+            with self.executor.batch():
+                found = [
+                    self.executor.submit(Task(job.command, {**threads, **job.environment}, str(job.log)))
+                    for job in jobs
+                ]
+        except self._error as fault:
+            raise GcdbenchError(f"Slurm does not take the jobs: {fault}") from fault
+        self.jobs |= {job.name: one for job, one in zip(jobs, found, strict=True)}
+
+    def poll(self) -> Mapping[str, JobState]:
+        """What the queue says."""
+        return {name: self._state(job) for name, job in self.jobs.items()}
+
+    def _state(self, job: Any) -> JobState:
+        where = f"job {job.job_id}"
+        if not job.done():
+            return JobState("running" if job.state.upper() == "RUNNING" else "waiting", where=where)
+        try:
+            code = int(job.result())
+        except Exception:  # killed, or its machine was: submitit has no result of it
+            return JobState("lost", where=where)
+        return JobState("lost" if was_taken_away(code) else "ended", code, where)
+
+    def stop(self) -> None:
+        """Cancel what has not ended; Slurm asks each to end first, and it saves its runs."""
+        for job in self.jobs.values():
+            if not job.done():
+                job.cancel(check=False)
+
+

@@ -1,0 +1,117 @@
+"""Submits the jobs of a sweep and follows them to the end; a job that was taken away is given again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gcdbench.contracts import JobState, Launcher, LaunchJob
+from gcdbench.locks import locked
+from gcdbench.sweep.jobfile import JobFile, JobPlace
+from gcdbench.sweep.plan import SweepJob, SweepRun
+
+EVERY = 1.0
+"""Seconds between looks at the jobs."""
+
+
+@dataclass
+class Followed:
+    """A job on its way."""
+
+    job: SweepJob
+    launch: LaunchJob
+    state: JobState = field(default_factory=lambda: JobState("waiting"))
+    tries: int = 1
+    given_up: bool = False
+    _sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will come of it."""
+        return self.given_up or self.state.phase == "ended"
+
+    def epochs(self) -> tuple[int, int]:
+        """Epochs done and in all, over its runs."""
+        return sum(map(self._done, self.job.runs)), sum(run.epochs for run in self.job.runs)
+
+    def _done(self, run: SweepRun) -> int:
+        """Lines of `metrics.jsonl`, read again only when it has grown."""
+        path = run.folder.path / "metrics.jsonl"
+        try:
+            size = path.stat().st_size
+        except OSError:
+            return run.epochs if run.folder.finished else 0
+        known = self._sizes.get(run.run_id)
+        if known is None or known[0] != size:
+            self._sizes[run.run_id] = (size, len(run.folder.epochs()))
+        return min(run.epochs, self._sizes[run.run_id][1])
+
+
+Watch = Callable[[Sequence[Followed]], None]
+"""Told how all jobs stand, about once a second."""
+
+
+def write_jobs(jobs: Sequence[SweepJob], place: JobPlace, folder: Path) -> list[Followed]:
+    """A file and a command for each job; what an earlier sweep has left there goes, but for logs."""
+    shutil.rmtree(folder / "jobs", ignore_errors=True)
+    found = []
+    for job in jobs:
+        path = folder / "jobs" / f"{job.name}.json"
+        JobFile(place, tuple(run.request for run in job.runs)).write(path)
+        # The same interpreter on every machine: a cluster's nodes share the environment as they share the runs.
+        command = (sys.executable, "-m", "gcdbench", "job", str(path))
+        environment = {"GCDBENCH_CACHE": place.cache, "PYTHONUNBUFFERED": "1"}
+        launch = LaunchJob(job.name, command, environment, folder / "logs" / f"{job.name}.log")
+        found.append(Followed(job, launch))
+    return found
+
+
+@contextmanager
+def sole(folder: Path, tell: Callable[[str], None]) -> Iterator[None]:
+    """One process follows a sweep at a time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder / ".lock", lambda who: tell(f"{who} follows this sweep already; waiting for it to end.")):
+        yield
+
+
+def follow(jobs: Sequence[Followed], launcher: Launcher, watch: Watch, retries: int) -> None:
+    """Until every job has ended or has been given up. However this ends, the launcher is stopped."""
+    by_name = {one.job.name: one for one in jobs}
+    try:
+        launcher.submit([one.launch for one in jobs])
+        while True:
+            for name, state in launcher.poll().items():
+                by_name[name].state = state
+            lost = [one for one in jobs if one.state.phase == "lost" and not one.given_up]
+            again = [one for one in lost if one.tries <= retries]
+            for one in lost:
+                one.tries += one in again
+                one.given_up = one not in again
+            if again:
+                launcher.submit([one.launch for one in again])
+                for one in again:
+                    one.state = JobState("waiting")
+            watch(jobs)
+            if all(one.over for one in jobs):
+                return
+            time.sleep(EVERY)
+    finally:
+        launcher.stop()
+
+
+def last_words(log: Path, most: int = 300) -> str:
+    """The last line a job has printed."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, stream.tell() - 8192))
+            lines = stream.read().decode("utf-8", "replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1][-most:] if lines else ""

@@ -1,0 +1,93 @@
+"""Job files: the runs of one job as plain data, so that any machine can make them from the same words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gcdbench.config import Layer
+from gcdbench.data.locate import data_root
+from gcdbench.engine.request import RunRequest
+from gcdbench.engine.run import Place
+from gcdbench.engine.stores import Shelf
+from gcdbench.errors import UsageError
+from gcdbench.files import read_json, write_json
+from gcdbench.ranks.group import ALONE, Ranks
+
+VERSION = 1
+_REQUEST = ("method", "dataset", "recipe", "seed", "backbone", "epochs", "settings", "study")
+
+
+@dataclass(frozen=True)
+class JobPlace:
+    """Where and with what the runs of a job are made; folders as all machines see them."""
+
+    runs: str
+    data_root: str
+    cache: str
+    device: str = "auto"
+    gpus: int = 1
+    """Processes of each run."""
+    workers: int | None = None
+    image_store: bool = True
+    lanes: int = 32
+    checkpoint_every: float = 300.0
+
+    def open(self, ranks: Ranks = ALONE) -> Place:
+        """As the engine wants it."""
+        return Place(
+            Path(self.runs),
+            data_root(Path(self.data_root)),
+            self.device,
+            self.workers,
+            Shelf.at(Path(self.cache), self.image_store),
+            self.lanes,
+            self.checkpoint_every,
+            ranks,
+        )
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """What a job does."""
+
+    place: JobPlace
+    requests: tuple[RunRequest, ...]
+
+    def write(self, path: Path) -> None:
+        """As JSON."""
+        plain = {"version": VERSION, "place": asdict(self.place), "requests": [_plain(r) for r in self.requests]}
+        write_json(path, plain)
+
+    @staticmethod
+    def read(path: Path) -> JobFile:
+        """From JSON; what is no job file is told as such."""
+        try:
+            tree = read_json(path)
+            if tree["version"] != VERSION:
+                raise UsageError(f"{path} is of version {tree['version']}; this gcdbench reads version {VERSION}.")
+            return JobFile(JobPlace(**tree["place"]), tuple(_request(entry) for entry in tree["requests"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
+            raise UsageError(f"{path} cannot be read as a job of a sweep ({type(fault).__name__}: {fault}).") from fault
+
+
+def _plain(request: RunRequest) -> dict[str, Any]:
+    seeds, study = request.seeds or (), request.study
+    if len(seeds) != 1:
+        raise ValueError("a job has one request per seed")
+    found = {name: getattr(request, name, None) for name in _REQUEST}
+    return {
+        **found,
+        "seed": seeds[0],
+        "settings": dict(request.settings),
+        "study": None if study is None else {"source": study.source, "values": dict(study.values)},
+    }
+
+
+def _request(entry: Mapping[str, Any]) -> RunRequest:
+    known = {name: entry[name] for name in _REQUEST}
+    study, seed = known.pop("study"), known.pop("seed")
+    layer = None if study is None else Layer(str(study["source"]), dict(study["values"]))
+    return RunRequest(**known, seeds=(int(seed),), study=layer)
