@@ -8,6 +8,7 @@ labels that are hidden are -1 in everything a method is given.
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -479,16 +480,22 @@ class Tracker:
 
 @dataclass(frozen=True)
 class Resources:
-    """What each job of a sweep is given."""
+    """What each job of a sweep is given; None where the user leaves it to the launcher."""
 
-    gpus: float = 0
+    gpus: float | None = None
     """GPUs; less than one lets several jobs share one."""
-    cpus: int = 1
+    cpus: int | None = None
     """Processor cores."""
     memory_gb: float | None = None
-    """Main memory; None leaves it to the launcher."""
+    """Main memory."""
     minutes: int | None = None
     """Time after which a job is asked to save its runs and is queued again; None for no limit."""
+
+    def filled(self, gpus: float, cpus: int) -> Resources:
+        """With these numbers where there are none."""
+        return dataclasses.replace(
+            self, gpus=gpus if self.gpus is None else self.gpus, cpus=cpus if self.cpus is None else self.cpus
+        )
 
 
 @dataclass(frozen=True)
@@ -524,16 +531,13 @@ class Launcher(abc.ABC):
     Config: ClassVar[type]
     """Frozen dataclass of the launcher's settings, a docstring under each field."""
 
-    def __init__(self, config: Any, resources: Resources, folder: Path) -> None:
-        """``folder`` is the sweep's own, in the run directory that all machines share."""
+    def __init__(self, config: Any, resources: Resources, device: str, folder: Path) -> None:
+        """``device`` is what runs are asked to compute on (`auto`, `cpu`, `cuda`); ``folder`` is the sweep's own, in
+        the run directory that all machines share. Whoever derives from this fills in ``self.resources``."""
         self.config = config
-        self.resources = resources
+        self.resources = resources.filled(0 if device == "cpu" else 1, 1)
+        self.device = device
         self.folder = folder
-
-    @classmethod
-    def default_resources(cls, device: str) -> Resources:
-        """What a job is given unless the user says otherwise; ``device`` is what runs are asked to compute on."""
-        return Resources(gpus=0 if device == "cpu" else 1)
 
     @abc.abstractmethod
     def submit(self, jobs: Sequence[LaunchJob]) -> None:

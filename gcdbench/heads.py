@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gcdbench.losses import wide
+from gcdbench.losses import no_autocast, wide
 
 
 class CosineClassifier(nn.Module):
@@ -21,7 +21,7 @@ class CosineClassifier(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(rows, dim) features to (rows, classes) cosines, in float32 or wider."""
-        with torch.autocast(x.device.type, enabled=False):
+        with no_autocast(x):
             return F.linear(F.normalize(wide(x), dim=1), F.normalize(wide(self.weight), dim=1))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, TypeVar, cast
 
 import torch
@@ -27,11 +28,15 @@ def in_float32(loss: _Loss) -> _Loss:
 
     @functools.wraps(loss)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        device = next(a.device.type for a in args if isinstance(a, Tensor))
-        with torch.autocast(device, enabled=False):
+        with no_autocast(next(a for a in args if isinstance(a, Tensor))):
             return loss(*map(_float, args), **{k: _float(v) for k, v in kwargs.items()})
 
     return cast(_Loss, wrapper)
+
+
+def no_autocast(x: Tensor) -> AbstractContextManager[None]:
+    """Outside autocast on the tensor's device; shapes without numbers (the meta device) know no autocast."""
+    return nullcontext() if x.device.type == "meta" else torch.autocast(x.device.type, enabled=False)
 
 
 def wide(x: Tensor) -> Tensor:

@@ -64,6 +64,7 @@ def sweep_command(
     listed (and tried again with --retry-failed). The plan comes first, the table of the experiment last. The same
     command again goes on with whatever is left.
     """
+    from gcdbench.contracts import Resources
     from gcdbench.results.experiment import load_experiment
 
     given = {field: options.pop(option) for option, field in RESOURCES.items()}
@@ -73,13 +74,10 @@ def sweep_command(
     if dry_run:
         _dry_run(experiment, options, tflops, fmt)
         return
-    device, gpus = options["device"], int(given["gpus"] or 0)
     chosen = _launcher(launcher, launcher_settings)
-    resources = dataclasses.replace(
-        chosen[0].default_resources(device), **{key: value for key, value in given.items() if value is not None}
-    )
-    if gpus > 1 and device == "cpu":
-        raise UsageError(f"--gpus-per-job is {gpus}, but runs are to be made on the CPU.")
+    resources = Resources(**given)
+    if resources.gpus and options["device"] == "cpu":
+        raise UsageError(f"--gpus-per-job is {resources.gpus:g}, but runs are to be made on the CPU.")
     place, asked = take_place(options), asked_for(**options)
     plan, jobs = _sweep(experiment, asked, place, chosen, resources, retries, retry_failed)
     _show(experiment, asked, place, fmt)
@@ -129,13 +127,16 @@ def _sweep(
     with Display() as display:
         # Only looked at here: what jobs compute on is their machines' business.
         planned = plan_sweep(experiment, asked, dataclasses.replace(place, device="cpu"), display, retry_failed)
-    print_plan(planned, resources)
-    if not planned.jobs:
-        return planned, []
     folder = sweep_folder(planned, runs)
-    with sole(folder, lambda text: err().print(text, markup=False)), JobTable(err()) as table:
-        jobs = write_jobs(planned.jobs, _job_place(place, resources, JobPlace), folder)
-        follow(jobs, chosen[0](chosen[1], resources, folder), table.show, retries)
+    if not planned.jobs:
+        print_plan(planned, None)
+        return planned, []
+    with sole(folder, lambda text: err().print(text, markup=False)):
+        launcher = chosen[0](chosen[1], resources, place.device, folder)
+        print_plan(planned, launcher.resources)
+        with JobTable(err()) as table:
+            jobs = write_jobs(planned.jobs, _job_place(place, launcher.resources, JobPlace), folder)
+            follow(jobs, launcher, table.show, retries)
     return planned, jobs
 
 
@@ -145,7 +146,7 @@ def _job_place(place: Place, resources: Resources, kind: Any) -> Any:
         data_root=str(place.root),
         cache=str(place.shelf.root.absolute()),
         device=place.device,
-        gpus=max(1, int(resources.gpus)),
+        gpus=max(1, int(resources.gpus or 0)),
         workers=place.workers,
         image_store=place.shelf.packs,
         lanes=place.lanes,
@@ -197,4 +198,4 @@ def _dry_run(experiment: Experiment, options: dict[str, Any], tflops: float | No
     if fmt == "json":
         print_json(cost.as_dict())
     else:
-        print_cost(cost, markdown=fmt == "markdown")
+        print_cost(cost, as_markdown=fmt == "markdown")

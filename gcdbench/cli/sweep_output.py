@@ -12,9 +12,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gcdbench.cli.output import err, out, plain
-from gcdbench.cli.table import spoken_seconds
-from gcdbench.results.sheet import Cell, Sheet, markdown
+from gcdbench.cli.output import err, plain
+from gcdbench.results.sheet import markdown
 
 if TYPE_CHECKING:
     from gcdbench.contracts import Resources
@@ -26,7 +25,7 @@ QUIET = 30.0
 """Seconds between lines where there is no terminal."""
 
 
-def print_plan(plan: SweepPlan, resources: Resources) -> None:
+def print_plan(plan: SweepPlan, resources: Resources | None) -> None:
     """On standard error: the answer is the table at the end."""
     console = err()
     if plan.jobs:
@@ -39,9 +38,12 @@ def print_plan(plan: SweepPlan, resources: Resources) -> None:
             console.width = max(console.width, 120)
         console.print(table)
     states = ", ".join(f"{plan.count(s)} {s}" for s in ("finished", "unfinished", "new", "failed") if plan.count(s))
-    each = f"{resources.gpus:g} GPUs, {resources.cpus} cores"
-    waiting = sum(len(job.runs) for job in plan.jobs)
-    told = f"{len(plan.runs)} runs ({states or 'none'}); {waiting} to make in {len(plan.jobs)} jobs, {each} each."
+    told = f"{len(plan.runs)} runs ({states or 'none'}); "
+    if resources is None:
+        told += "nothing to make."
+    else:
+        waiting = sum(len(job.runs) for job in plan.jobs)
+        told += f"{waiting} to make in {len(plan.jobs)} jobs, {resources.gpus:g} GPUs and {resources.cpus} cores each."
     console.print(told, markup=False, soft_wrap=True)
     for run in plan.runs:
         if run.status == "failed":
@@ -118,25 +120,14 @@ def _table(title: str, columns: Sequence[str]) -> Table:
     return table
 
 
-def print_cost(cost: SweepCost, markdown: bool) -> None:
+def print_cost(cost: SweepCost, as_markdown: bool) -> None:
     """Tables of what a sweep costs, and what was assumed."""
-    sheets = cost_sheets(cost)
-    if markdown:
-        click.echo("\n".join(map(_markdown, sheets)), nl=False)
-        return
     from gcdbench.cli.formats import print_sheet
+    from gcdbench.sweep.cost_sheet import cost_sheets
 
+    sheets = cost_sheets(cost)
+    if as_markdown:
+        click.echo("\n".join(map(markdown, sheets)), nl=False)
+        return
     for sheet in sheets:
         print_sheet(sheet)
-
-
-def _markdown(sheet: Sheet) -> str:
-    return markdown(sheet)
-
-
-def cost_sheets(cost: SweepCost) -> list[Sheet]:
-    """By dataset and backbone, and in all."""
-    raise NotImplementedError
-
-
-_ = (out, Cell, spoken_seconds)

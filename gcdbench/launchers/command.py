@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,10 @@ class Command:
         return None if self._process is None else self._process.poll()
 
     def wait(self) -> int:
-        """Until it has ended."""
-        return int(self._process.wait())
+        """Until it has ended; by looking now and then, so that a signal handler may end it meanwhile."""
+        while (code := self._process.poll()) is None:
+            time.sleep(0.2)
+        return int(code)
 
     def ask_to_end(self) -> None:
         """It saves its runs and ends."""

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from gcdbench.contracts import JobState, Launcher, LaunchJob, Resources
 from gcdbench.errors import UsageError
@@ -47,21 +48,22 @@ def gpus() -> int:
 
 def slots(resources: Resources, gpus: int, cores: int, parallel: int | None) -> list[Slot]:
     """How jobs are packed: each GPU is whole, or shared by as many jobs as fit; cores limit the number as well."""
-    if resources.cpus > cores:
-        raise UsageError(f"A job is to have {resources.cpus} cores, but this machine has {cores}.")
-    most = cores // resources.cpus
-    if not resources.gpus:
+    wanted, each_cpus = resources.gpus or 0, resources.cpus or 1
+    if each_cpus > cores:
+        raise UsageError(f"A job is to have {each_cpus} cores, but this machine has {cores}.")
+    most = cores // each_cpus
+    if not wanted:
         found = [Slot(())] * most
-    elif resources.gpus < 1:
-        each = int(1 / resources.gpus + 1e-9)
+    elif wanted < 1:
+        each = int(1 / wanted + 1e-9)
         found = [Slot((number,)) for _ in range(each) for number in range(gpus)]
     else:
-        width = int(resources.gpus)
-        if width != resources.gpus:
-            raise UsageError(f"A job is to have {resources.gpus} GPUs; more than one must be a whole number.")
+        width = int(wanted)
+        if width != wanted:
+            raise UsageError(f"A job is to have {wanted:g} GPUs; more than one must be a whole number.")
         found = [Slot(tuple(range(first, first + width))) for first in range(0, gpus - width + 1, width)]
     if not found:
-        raise UsageError(f"A job is to have {resources.gpus:g} GPUs, but torch finds {gpus} here.")
+        raise UsageError(f"A job is to have {wanted:g} GPUs, but torch finds {gpus} here.")
     return [Slot(slot.gpus) for slot in found[: min(most, parallel or most)]]
 
 
@@ -71,17 +73,14 @@ class LocalLauncher(Launcher):
     name = "local"
     Config = LocalConfig
 
-    def __init__(self, config: LocalConfig, resources: Resources, folder: object) -> None:
-        super().__init__(config, resources, folder)  # type: ignore[arg-type]
-        self.slots = slots(resources, gpus() if resources.gpus else 0, cores(), config.parallel)
+    def __init__(self, config: LocalConfig, resources: Resources, device: str, folder: Path) -> None:
+        super().__init__(config, resources, device, folder)
+        found = 0 if device == "cpu" else gpus()
+        # A GPU per job where there are some, and its share of the cores; else a core per job.
+        self.resources = resources.filled(1, max(1, cores() // found)) if found else resources.filled(0, 1)
+        self.slots = slots(self.resources, found, cores(), config.parallel)
         self.waiting: list[LaunchJob] = []
         self.states: dict[str, JobState] = {}
-
-    @classmethod
-    def default_resources(cls, device: str) -> Resources:
-        """A GPU per job where there are some, and its share of the cores; else a core per job."""
-        found = 0 if device == "cpu" else gpus()
-        return Resources(gpus=1, cpus=max(1, cores() // found)) if found else Resources()
 
     def submit(self, jobs: Sequence[LaunchJob]) -> None:
         """Queue them."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,12 +31,10 @@ def run_command(command: list[str], environment: dict[str, str], log: str) -> tu
     job = Command(command, environment, log)
     job.start()
     try:
-        while (code := job.poll()) is None:
-            time.sleep(0.2)  # not a wait in C, so that cancelling reaches it
-    except BaseException:
+        return job.wait(), socket.gethostname()
+    except BaseException:  # cancelled
         job.end()
         raise
-    return code, socket.gethostname()
 
 
 class RayLauncher(Launcher):
@@ -46,8 +43,8 @@ class RayLauncher(Launcher):
     name = "ray"
     Config = RayConfig
 
-    def __init__(self, config: RayConfig, resources: Resources, folder: Path) -> None:
-        super().__init__(config, resources, folder)
+    def __init__(self, config: RayConfig, resources: Resources, device: str, folder: Path) -> None:
+        super().__init__(config, resources, device, folder)
         try:
             import ray
         except ImportError as fault:
@@ -55,9 +52,13 @@ class RayLauncher(Launcher):
         self.ray: Any = ray
         self.tasks: dict[str, Any] = {}
         self.states: dict[str, JobState] = {}
+        self.logs: dict[str, tuple[Path, int]] = {}
+        """Log of each job, and how long it was before."""
         self.started = not ray.is_initialized()
         if self.started:
             self._connect(config)
+        with_gpus = device != "cpu" and self.ray.cluster_resources().get("GPU", 0) > 0
+        self.resources = resources.filled(1 if with_gpus else 0, 1)
         self._require_room()
 
     def _connect(self, config: RayConfig) -> None:
@@ -83,7 +84,7 @@ class RayLauncher(Launcher):
 
     def _require_room(self) -> None:
         """A job that no machine can ever hold would wait for ever."""
-        wanted = {"GPU": self.resources.gpus, "CPU": float(self.resources.cpus)}
+        wanted = {"GPU": float(self.resources.gpus or 0), "CPU": float(self.resources.cpus or 1)}
         machines = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         if not any(all(m.get(kind, 0) >= amount for kind, amount in wanted.items()) for m in machines):
             told = "; ".join(f"{m.get('GPU', 0):g} GPUs, {m.get('CPU', 0):g} cores" for m in machines) or "none"
@@ -96,18 +97,19 @@ class RayLauncher(Launcher):
     def submit(self, jobs: Sequence[LaunchJob]) -> None:
         """One task each; a killed one is given again by whoever follows the sweep, so Ray does not."""
         memory = self.resources.memory_gb
-        task = self.ray.remote(run_command).options(
-            num_cpus=self.resources.cpus,
-            num_gpus=self.resources.gpus,
-            memory=None if memory is None else int(memory * 2**30),
-            max_retries=0,
-        )
+        task = self.ray.remote(run_command)
+        wanted = {
+            "num_cpus": self.resources.cpus,
+            "num_gpus": self.resources.gpus,
+            "memory": None if memory is None else int(memory * 2**30),
+            "max_retries": 0,
+        }
         for job in jobs:
             environment = {"OMP_NUM_THREADS": str(self.resources.cpus), **job.environment}
-            named = task.options(name=job.name)
-            self.tasks[job.name] = named.remote(list(job.command), environment, str(job.log))
+            self.logs[job.name] = (job.log, _size(job.log))
+            placed = task.options(name=job.name, **wanted)
+            self.tasks[job.name] = placed.remote(list(job.command), environment, str(job.log))
             self.states[job.name] = JobState("waiting")
-            self._logs = {**getattr(self, "_logs", {}), job.name: (job.log, _size(job.log))}
 
     def poll(self) -> Mapping[str, JobState]:
         """A task that has written to its log is running."""
@@ -118,7 +120,7 @@ class RayLauncher(Launcher):
                 self.states[open_tasks[reference]] = self._result(reference)
             for reference in others:
                 name = open_tasks[reference]
-                log, before = self._logs[name]
+                log, before = self.logs[name]
                 if _size(log) > before:
                     self.states[name] = JobState("running")
         return dict(self.states)

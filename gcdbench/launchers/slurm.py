@@ -62,8 +62,10 @@ class SlurmLauncher(Launcher):
     name = "slurm"
     Config = SlurmConfig
 
-    def __init__(self, config: SlurmConfig, resources: Resources, folder: Path) -> None:
-        super().__init__(config, resources, folder)
+    def __init__(self, config: SlurmConfig, resources: Resources, device: str, folder: Path) -> None:
+        super().__init__(config, resources, device, folder)
+        if config.cluster == "local":  # which has no say over GPUs
+            self.resources = resources.filled(0, 1)
         try:
             import submitit
         except ImportError as fault:
@@ -71,17 +73,16 @@ class SlurmLauncher(Launcher):
         if config.cluster == "slurm" and shutil.which("sbatch") is None:
             raise UsageError("There is no Slurm here (no sbatch on the path): submit from a machine of the cluster.")
         self._error: type[Exception] = submitit.core.utils.FailedJobError
-        # `%j` is the job's number: each has a log of submitit's own beside the command's.
         self.executor = submitit.AutoExecutor(
-            folder=folder / "submitit" / "%j", cluster=config.cluster, slurm_max_num_timeout=config.requeues
+            folder=folder / "submitit", cluster=config.cluster, slurm_max_num_timeout=config.requeues
         )
         self.executor.update_parameters(**self._parameters())
         self.jobs: dict[str, Any] = {}
 
     def _parameters(self) -> dict[str, Any]:
         config, resources = self.config, self.resources
-        gpus = int(resources.gpus)
-        if gpus != resources.gpus:
+        gpus = int(resources.gpus or 0)
+        if gpus != (resources.gpus or 0):
             raise UsageError(f"A job is to have {resources.gpus:g} GPUs; Slurm gives whole ones.")
         found: dict[str, Any] = {
             "name": "gcdbench",
@@ -101,6 +102,7 @@ class SlurmLauncher(Launcher):
                 "slurm_account": config.account,
                 "slurm_qos": config.qos,
                 "slurm_constraint": config.constraint,
+                "slurm_additional_parameters": {"requeue": True},
             }
         return {key: value for key, value in found.items() if value is not None}
 

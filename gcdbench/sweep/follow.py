@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gcdbench.contracts import JobState, Launcher, LaunchJob
+from gcdbench.engine.faults import plugin_call
 from gcdbench.locks import locked
 from gcdbench.sweep.jobfile import JobFile, JobPlace
 from gcdbench.sweep.plan import SweepJob, SweepRun
@@ -83,10 +84,17 @@ def sole(folder: Path, tell: Callable[[str], None]) -> Iterator[None]:
 def follow(jobs: Sequence[Followed], launcher: Launcher, watch: Watch, retries: int) -> None:
     """Until every job has ended or has been given up. However this ends, the launcher is stopped."""
     by_name = {one.job.name: one for one in jobs}
+
+    def submit(some: Sequence[Followed]) -> None:
+        with plugin_call(launcher.name, "submit", kind="launcher"):
+            launcher.submit([one.launch for one in some])
+
     try:
-        launcher.submit([one.launch for one in jobs])
+        submit(jobs)
         while True:
-            for name, state in launcher.poll().items():
+            with plugin_call(launcher.name, "poll", kind="launcher"):
+                states = dict(launcher.poll())
+            for name, state in states.items():
                 by_name[name].state = state
             lost = [one for one in jobs if one.state.phase == "lost" and not one.given_up]
             again = [one for one in lost if one.tries <= retries]
@@ -94,7 +102,7 @@ def follow(jobs: Sequence[Followed], launcher: Launcher, watch: Watch, retries: 
                 one.tries += one in again
                 one.given_up = one not in again
             if again:
-                launcher.submit([one.launch for one in again])
+                submit(again)
                 for one in again:
                     one.state = JobState("waiting")
             watch(jobs)
@@ -102,7 +110,8 @@ def follow(jobs: Sequence[Followed], launcher: Launcher, watch: Watch, retries: 
                 return
             time.sleep(EVERY)
     finally:
-        launcher.stop()
+        with plugin_call(launcher.name, "stop", kind="launcher"):
+            launcher.stop()
 
 
 def last_words(log: Path, most: int = 300) -> str:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcdbench.losses import wide
+from gcdbench.losses import no_autocast, wide
 
 BLOCK_BYTES = 64 << 20
 """Largest table of similarities that is in memory at a time."""
@@ -25,7 +25,7 @@ def neighbour_mean(features: Tensor, bank: Tensor, count: int) -> Tensor:
     step = max(1, BLOCK_BYTES // (4 * max(len(features), *bank.shape[1:])))
     for start in range(0, len(bank), step):
         block = bank[start : start + step].to(features.device, features.dtype)
-        with torch.autocast(features.device.type, enabled=False):  # near neighbours differ by less than half precision
+        with no_autocast(features):  # near neighbours differ by less than half precision
             near = features @ block.T
         both = torch.cat([best, near], dim=1)
         here = torch.arange(start, start + near.shape[1], device=features.device).expand(len(features), -1)
