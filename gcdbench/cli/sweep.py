@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -134,7 +136,8 @@ def _sweep(
     with sole(folder, lambda text: err().print(text, markup=False)):
         launcher = chosen[0](chosen[1], resources, place.device, folder)
         print_plan(planned, launcher.resources)
-        with JobTable(err()) as table:
+        # What a launcher's library prints (Ray does, of workers that died) is not the answer.
+        with JobTable(err()) as table, redirect_stdout(sys.stderr):
             jobs = write_jobs(planned.jobs, _job_place(place, launcher.resources, JobPlace), folder)
             follow(jobs, launcher, table.show, retries)
     return planned, jobs

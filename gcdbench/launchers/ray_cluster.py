@@ -67,6 +67,8 @@ class RayLauncher(Launcher):
 
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         address = config.address or os.environ.get("RAY_ADDRESS")
+        if address:
+            _require_listener(address)
         own = {} if address else {"num_cpus": config.cpus, "include_dashboard": False}
         try:
             self.ray.init(
@@ -142,6 +144,17 @@ class RayLauncher(Launcher):
             self.ray.wait(waiting, num_returns=len(waiting), timeout=60)
         if self.started:
             self.ray.shutdown()
+
+
+def _require_listener(address: str) -> None:
+    """Ray itself would try for many minutes to reach an address where nobody listens."""
+    host, sign, port = address.removeprefix("ray://").rpartition(":")
+    if not sign or not port.isdigit():
+        return  # `auto`, `local`: Ray's to understand
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10.0).close()
+    except OSError as fault:
+        raise GcdbenchError(f"The Ray cluster at {address} cannot be reached: {fault.strerror or fault}.") from fault
 
 
 def _size(log: Path) -> int:

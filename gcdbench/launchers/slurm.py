@@ -70,8 +70,9 @@ class SlurmLauncher(Launcher):
             import submitit
         except ImportError as fault:
             raise UsageError("--launcher slurm needs the package: pip install 'gcdbench[slurm]'.") from fault
-        if config.cluster == "slurm" and shutil.which("sbatch") is None:
-            raise UsageError("There is no Slurm here (no sbatch on the path): submit from a machine of the cluster.")
+        missing = [name for name in ("sbatch", "srun") if shutil.which(name) is None]
+        if config.cluster == "slurm" and missing:
+            raise UsageError(f"There is no Slurm here (no {missing[0]} on the path): submit from a node of the cluster.")
         self._error: type[Exception] = submitit.core.utils.FailedJobError
         self.executor = submitit.AutoExecutor(
             folder=folder / "submitit", cluster=config.cluster, slurm_max_num_timeout=config.requeues
@@ -138,5 +139,3 @@ class SlurmLauncher(Launcher):
         for job in self.jobs.values():
             if not job.done():
                 job.cancel(check=False)
-
-

@@ -17,7 +17,6 @@ from gcdbench.contracts import Prediction
 from gcdbench.files import parse_json, read_json, sweep, write_atomically, write_json, write_text
 from gcdbench.locks import Wait, locked
 
-
 FAILURE = "failed.json"
 """What a run leaves that has ended by a fault of its own."""
 

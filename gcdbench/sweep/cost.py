@@ -131,7 +131,7 @@ def _with_seed(run: RunCount, seed: int) -> RunCount:
 
 def _per_image(run: RunCount) -> float:
     """Operations of one image in a step of the last stage: the trunk on its views, and the method's own part."""
-    return run.config.views.count * run.trunk + run.stages[-1][1] / run.config.train.batch_size
+    return run.config.views.count * run.trunk + run.stages[-1].step / run.config.train.batch_size
 
 
 def _place(dataset: str, backbone: str, runs: list[RunCount], lanes: int, assumed: Assumptions) -> PlaceCost:
@@ -140,7 +140,7 @@ def _place(dataset: str, backbone: str, runs: list[RunCount], lanes: int, assume
     tokens = some.tokens[0] * some.tokens[1] * assumed.token_bytes
     views = some.config.views
     found = PlaceCost(dataset, short_name(backbone), some.rows, len(runs))
-    found.images = sum(run.views // run.config.views.count for run in runs)
+    found.images = sum(run.epochs * run.views_per_epoch // run.config.views.count for run in runs)
     found.image_store = some.rows * 3 * views.resize**2 * assumed.image_shape
     found.eval_tokens = some.rows * tokens
     found.train_tokens = found.eval_tokens * assumed.train_views
@@ -151,19 +151,29 @@ def _place(dataset: str, backbone: str, runs: list[RunCount], lanes: int, assume
     evaluated = sum(p.rows * run.trunk for run in runs for p in run.passes("test"))
     stored = max((run.trunk for run in runs), default=0) * some.rows
     groups = list(_groups(runs, lanes))
-    shared = sum(max(run.views * run.trunk for run in group) for group in groups)
+    shared = sum(map(_shared, groups))
     once = stored * assumed.train_views
     found.operations = {
-        "alone": sum(run.views * run.trunk for run in runs) + own + fresh + evaluated,
+        "alone": sum(_shared([run]) for run in runs) + own + fresh + evaluated,
         "lanes": shared + own + fresh + evaluated,
         "eval_store": shared + own + fresh + min(stored, evaluated),
         "train_views": once + own + fresh + min(stored, evaluated),
     }
     busiest = max((group for group in groups if group[0].stages), key=len, default=[])
     if busiest:
-        each = views.count * busiest[0].trunk + sum(r.stages[-1][1] / r.config.train.batch_size for r in busiest)
+        each = views.count * busiest[0].trunk + sum(r.stages[-1].step / r.config.train.batch_size for r in busiest)
         found.busy_images = views.count * 3 * views.crop**2 * assumed.tflops * 1e12 / each
     return found
+
+
+def _shared(group: Iterable[RunCount]) -> float:
+    """Operations of the trunk passes of runs with one stream; those in a stage of the same name share an epoch."""
+    epochs: dict[str, tuple[int, int]] = {}
+    for run in group:
+        for stage in run.stages:
+            most = epochs.get(stage.name, (0, 0))[0]
+            epochs[stage.name] = (max(most, stage.epochs), run.views_per_epoch * run.trunk)
+    return float(sum(count * each for count, each in epochs.values()))
 
 
 def _groups(runs: Iterable[RunCount], lanes: int) -> Iterable[list[RunCount]]:

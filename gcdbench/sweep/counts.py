@@ -41,6 +41,18 @@ class PoolPass:
     """Operations of the method's own part, per row."""
 
 
+@dataclass(frozen=True)
+class StageCount:
+    """A stage of training."""
+
+    name: str
+    epochs: int
+    step: int
+    """The method's own operations in a step."""
+    pools: list[PoolPass]
+    """What it asks for before each epoch."""
+
+
 @dataclass
 class RunCount:
     """What one run costs."""
@@ -54,30 +66,29 @@ class RunCount:
     """Tokens of a view, and their width."""
     trunk: int
     """Operations of the trunk for one view."""
-    stages: list[tuple[int, int, list[PoolPass]]] = field(default_factory=list)
-    """Per stage its epochs, the method's operations in a step, and the pools it asks for before each epoch."""
+    stages: list[StageCount] = field(default_factory=list)
     final: list[PoolPass] = field(default_factory=list)
     """Pools that its prediction asks for."""
 
     @property
     def epochs(self) -> int:
         """Of all stages."""
-        return sum(epochs for epochs, _, _ in self.stages)
+        return sum(stage.epochs for stage in self.stages)
 
     @property
-    def views(self) -> int:
-        """Views that training computes or reads."""
-        return self.epochs * self.steps * self.config.train.batch_size * self.config.views.count
+    def views_per_epoch(self) -> int:
+        """Views that an epoch computes or reads."""
+        return self.steps * self.config.train.batch_size * self.config.views.count
 
     @property
     def own(self) -> float:
         """Operations of the method's own part, pools included."""
-        steps = sum(epochs * self.steps * step for epochs, step, _ in self.stages)
+        steps = sum(stage.epochs * self.steps * stage.step for stage in self.stages)
         return steps + sum(p.rows * p.embed for p in self.passes())
 
     def passes(self, views: str | None = None) -> list[PoolPass]:
         """Every time a pool is gone through."""
-        found = [p for epochs, _, pools in self.stages for p in pools for _ in range(epochs)] + self.final
+        found = [p for stage in self.stages for p in stage.pools for _ in range(stage.epochs)] + self.final
         return [p for p in found if views is None or p.views == views]
 
 
@@ -112,7 +123,7 @@ def count_run(request: RunRequest, root: Path) -> RunCount:
             t = Progress(stage.name, 0, stage.epochs, 0, steps, torch.Generator())
             _whatever_works(lambda t=t: method.on_epoch_start(pool, t))  # type: ignore[misc]
             before = list(pool.passes)
-            found.stages.append((stage.epochs, _step(method, found, stage), before))
+            found.stages.append(StageCount(stage.name, stage.epochs, _step(method, found, stage), before))
         pool.passes.clear()
         _whatever_works(lambda: method.eval().predict(pool))
         found.final = list(pool.passes)

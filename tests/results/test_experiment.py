@@ -18,11 +18,12 @@ from gcdbench.results.published import published_tables
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 NAMES = sorted(experiment_files())
+PUBLISHED = [name for name in NAMES if load_experiment(name).published is not None]
 GOOD = '[experiment]\ntitle = "T"\ndatasets = ["digits"]\n[[row]]\nkey = "a"\nlabel = "A"\nmethod = "rlcd"\n'
 
 
 def test_every_study_of_the_paper_has_a_file():
-    assert set(NAMES) >= {
+    assert set(PUBLISHED) == {
         *("fine-grained", "generic", "ablation", "alpha", "beta", "regularisers", "pseudo-labels", "estimated-k"),
         *("estimated-k-cms", "label-ratios", "novel-ratios", "uncertainty", "distillation", "parameters"),
         *("oracle-base", "class-distribution", "supervised-loss"),
@@ -30,7 +31,7 @@ def test_every_study_of_the_paper_has_a_file():
     assert all(path.parent.resolve() == CONFIGS for path in experiment_files().values())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_every_file_parses_and_fits_its_published_table(name):
     experiment = load_experiment(name)
     table = published_tables()[experiment.published]
@@ -77,6 +78,11 @@ def test_every_row_resolves_everywhere(name):
         (GOOD + "recipe = 3\n", "row 1.recipe must be text"),
         (GOOD + 'read = { all = ["x"] }\n', "row 1.read.all must be text"),
         ("[experiment\n", "not valid TOML"),
+        (GOOD + '[[override]]\nlabel = "x"\n', "override 1.key must be text"),
+        (GOOD + '[[override]]\nkey = "x"\nlabl = "x"\n', "override 1 has no key 'labl'"),
+        (GOOD.replace("[[row]]", 'methods = "rlcd"\n[[row]]'), "experiment.methods must be a list"),
+        (GOOD.replace("[[row]]", 'methods = ["a"]\n[[row]]'), "two rows have the key 'a'"),
+        (GOOD.replace("[[row]]", 'backbones = "dino"\n[[row]]'), "experiment.backbones must be a list"),
     ],
 )
 def test_mistakes_are_sentences(text, words, tmp_path):
@@ -97,6 +103,22 @@ def test_settings_for_all_other_datasets(tmp_path):
     row = parse_experiment(tmp_path / "mine.toml").rows[0]
     assert row.settings_on("cub") == {"data.k": 9}
     assert row.settings_on("digits") == {"data.k": 8}
+
+
+def test_methods_are_short_for_rows_and_overrides_multiply_them(tmp_path):
+    text = GOOD.replace("[[row]]", 'methods = ["simgcd", "rlcd:released"]\nbackbones = ["dino", "dinov2"]\n[[row]]')
+    text += '[[override]]\nkey = "slow"\nlabel = "slowly"\nsettings = { "train.lr" = 0.001 }\n'
+    (tmp_path / "mine.toml").write_text(text)
+    found = parse_experiment(tmp_path / "mine.toml")
+    assert [row.key for row in found.rows] == [
+        *("simgcd", "rlcd:released", "a"),
+        *("simgcd/slow", "rlcd:released/slow", "a/slow"),
+    ]
+    assert (found.rows[1].method, found.rows[1].recipe) == ("rlcd", "released")
+    assert [dict(row.settings) for row in found.rows] == [{}] * 3 + [{"train.lr": 0.001}] * 3
+    assert found.rows[3].label == "simgcd, slowly"
+    assert found.rows[3].published != found.rows[0].published
+    assert found.backbones == ("dino", "dinov2")
 
 
 def test_a_file_of_ones_own_is_found_by_path_and_by_name(tmp_path, monkeypatch):

@@ -1,0 +1,89 @@
+"""From experiments to jobs: what is packed together, what is left out, what is tried again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gcdbench.engine.reporter import Reporter
+from gcdbench.engine.run import Place
+from gcdbench.engine.stores import Shelf
+from gcdbench.engine.studies import Asked
+from gcdbench.errors import UsageError
+from gcdbench.results.experiment import parse_experiment
+from gcdbench.sweep.jobfile import JobFile, JobPlace
+from gcdbench.sweep.plan import plan_sweep
+from tests.sweep.sweeps import write_sweep
+
+pytestmark = pytest.mark.usefixtures("few_digits")
+
+
+def planned(tmp_path, retry_failed=False, lanes=32, **more):
+    place = Place(tmp_path / "runs", device="cpu", shelf=Shelf(tmp_path / "cache"), lanes=lanes)
+    experiment = parse_experiment(write_sweep(tmp_path, **more))
+    return plan_sweep(experiment, Asked(), place, Reporter(), retry_failed)
+
+
+def test_runs_with_the_same_batches_are_one_job(tmp_path):
+    plan = planned(tmp_path)
+    assert [(len(job.runs), {run.seed for run in job.runs}) for job in plan.jobs] == [(3, {0}), (3, {1})]
+    assert [job.name for job in plan.jobs] == ["001-digits-digits-vit-seed0", "002-digits-digits-vit-seed1"]
+    assert {run.status for run in plan.runs} == {"new"}
+    assert {run.epochs for run in plan.runs} == {1}
+    assert len(planned(tmp_path, lanes=2).jobs) == 4
+    assert len(planned(tmp_path, lanes=1).jobs) == 6
+
+
+def test_other_batches_are_another_job(tmp_path):
+    more = '[[override]]\nkey = "b"\nlabel = "small"\nsettings = { "train.batch_size" = 32 }\n'
+    plan = planned(tmp_path, more=more)
+    assert sorted(len(job.runs) for job in plan.jobs) == [3, 3, 3, 3]
+    assert len({run.run_id for run in plan.runs}) == 12
+
+
+def test_what_is_finished_is_left_out_and_what_failed_waits_to_be_asked_for(tmp_path):
+    first = planned(tmp_path)
+    done, failed, begun = first.jobs[0].runs
+    for run in (done, failed, begun):
+        run.folder.open()
+    (done.folder.path / "record.json").write_text("{}")
+    failed.folder.write_failure("The disk is made of cheese.")
+    (begun.folder.path / "checkpoint").mkdir()
+    (begun.folder.path / "checkpoint" / "last.pt").write_text("")
+    plan = planned(tmp_path)
+    assert [plan.count(state) for state in ("finished", "failed", "unfinished", "new")] == [1, 1, 1, 3]
+    assert sorted(len(job.runs) for job in plan.jobs) == [1, 3]
+    again = planned(tmp_path, retry_failed=True)
+    assert sorted(len(job.runs) for job in again.jobs) == [2, 3]
+    assert next(run for run in again.runs if run.status == "failed").folder.failure == "The disk is made of cheese."
+
+
+def test_rows_that_cannot_run_do_not_keep_others_from_running(tmp_path):
+    more = '[[row]]\nkey = "odd"\nlabel = "Odd"\nmethod = "rlcd"\nsettings = { "data.k" = 3 }\n'
+    plan = planned(tmp_path, more=more)
+    assert len(plan.runs) == 6
+    ((what, why),) = plan.cannot.items()
+    assert what == "Odd on digits, digits-vit"
+    assert "5 base classes already" in str(why)
+
+
+def test_a_job_file_makes_the_same_runs(tmp_path):
+    plan = planned(tmp_path, more='[[override]]\nkey = "k"\nlabel = "K"\nsettings = { "train.lr" = 0.5 }\n')
+    place = JobPlace(str(tmp_path / "runs"), "data", str(tmp_path / "cache"), "cpu", lanes=3)
+    for job in plan.jobs[:1]:
+        JobFile(place, tuple(run.request for run in job.runs)).write(tmp_path / "job.json")
+        read = JobFile.read(tmp_path / "job.json")
+        assert read.place == place
+        assert read.requests == tuple(run.request for run in job.runs)
+        opened = read.place.open()
+        assert (opened.runs, opened.lanes, opened.device) == (tmp_path / "runs", 3, "cpu")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 2}', '{"version": 1, "place": {}, "requests": []}'])
+def test_a_damaged_job_file_is_told(text, tmp_path):
+    (tmp_path / "job.json").write_text(text)
+    with pytest.raises(UsageError, match="job.json"):
+        JobFile.read(tmp_path / "job.json")
+    with pytest.raises(UsageError, match="cannot be read as a job"):
+        JobFile.read(Path(tmp_path / "none.json"))
