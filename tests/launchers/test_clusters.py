@@ -146,14 +146,15 @@ def test_a_job_near_its_time_limit_saves_and_is_queued_again(tmp_path):
     from gcdbench.sweep.jobfile import JobPlace
     from tests.sweep.test_plan import planned
 
-    plan = planned(tmp_path, epochs=60)
+    plan = planned(tmp_path, epochs=16)
     plan.jobs[0].runs[:] = plan.jobs[0].runs[:1]
     place = JobPlace(str(tmp_path / "runs"), "data", str(tmp_path / "cache"), "cpu", checkpoint_every=0.0)
     (one,) = write_jobs(plan.jobs[:1], place, tmp_path / "sweep")
     launcher = slurm_launcher(tmp_path / "sweep", cluster="local")
     launcher.submit([one.launch])
     wait_for(lambda: one.epochs()[0] >= 2)
-    launcher.jobs[one.launch.name]._interrupt()
+    (task,) = wait_for(lambda: processes("submitit.core._submit", tmp_path))
+    os.kill(task, signal.SIGUSR2)
     state = wait_for(lambda: (s := launcher.poll()[one.launch.name]).phase in ("ended", "lost") and s, seconds=120)
     assert (state.phase, state.code) == ("ended", 0)
     said = one.launch.log.read_text()
