@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gcdbench.bench import clusters, growth, startup, steps, stores
+from gcdbench.bench import clusters, growth, ranks, startup, steps, stores
 from gcdbench.bench.scene import QUICK, Scene, Sizes, Subjects
 from gcdbench.bench.steps import Found
 
@@ -19,6 +19,7 @@ PARTS: dict[str, Callable[[Scene], Iterator[Found]]] = {
     "k-means": clusters.kmeans,
     "growth": growth.more_images,
     "classes": steps.classes,
+    "ranks": ranks.ranks,
     "startup": startup.startup,
 }
 """Benchmarks by name."""

@@ -25,6 +25,7 @@ from gcdbench.engine.run import Place, workspaces
 from gcdbench.engine.stores import Shelf
 from gcdbench.engine.workspace import Cache, Workspace
 from gcdbench.errors import UsageError
+from gcdbench.ranks.group import ALONE, Ranks
 from gcdbench.results.experiment import config_folders, load_experiment
 
 GEOMETRY = "vit_base_patch16_224"
@@ -84,12 +85,13 @@ def write_photographs(folder: Path, count: int) -> None:
 class Scene:
     """A folder of photographs and the runs that look at it."""
 
-    def __init__(self, folder: Path, sizes: Sizes, subjects: Subjects) -> None:
+    def __init__(self, folder: Path, sizes: Sizes, subjects: Subjects, ranks: Ranks = ALONE) -> None:
         self.sizes = sizes
         self.subjects = subjects
         self.folder = folder
-        write_photographs(folder / "few", sizes.images)
-        self.place = Place(folder / "runs", folder / "few", "cpu", shelf=Shelf(folder / "cache"))
+        if not (folder / "few").exists():  # else another process has written them
+            write_photographs(folder / "few", sizes.images)
+        self.place = Place(folder / "runs", folder / "few", "cpu", shelf=Shelf(folder / "cache"), ranks=ranks)
         self.cache = Cache()
 
     def run(self, method: str, more: Mapping[str, Any] | None = None) -> Workspace:
@@ -125,7 +127,7 @@ class Training:
         for space in spaces:
             whole: Any = ReferenceBackbone(space.backbone)
             method = (dataclasses.replace(space, backbone=whole) if reference else space).method()
-            lane = Lane(space.config.method, method.train(), space.compute)
+            lane = Lane(space.config.method, method.train(), space.compute, space.ranks)
             self.stage = method.stages()[0]
             lane.start_stage(self.stage)
             lane.start_epoch(self.at(0))
@@ -147,7 +149,7 @@ class Training:
 
     def ours(self, count: int = 1) -> None:
         """Whole steps: views, one trunk pass, every lane."""
-        for _, batch in batches(self.space, self.plans(count)):
+        for _, batch in batches(self.space, self.plans(count), self.space.ranks):
             self.step(batch)
 
     def theirs(self, pixels: Sequence[Batch]) -> None:

@@ -72,9 +72,7 @@ class SlurmLauncher(Launcher):
             raise UsageError("--launcher slurm needs the package: pip install 'gcdbench[slurm]'.") from fault
         missing = [name for name in ("sbatch", "srun") if shutil.which(name) is None]
         if config.cluster == "slurm" and missing:
-            raise UsageError(
-                f"There is no Slurm here (no {missing[0]} on the path): submit from a node of the cluster."
-            )
+            raise UsageError(f"There is no Slurm here (no {missing[0]} on the path): submit from one of its nodes.")
         self._error: type[Exception] = submitit.core.utils.FailedJobError
         self.executor = submitit.AutoExecutor(
             folder=folder / "submitit", cluster=config.cluster, slurm_max_num_timeout=config.requeues

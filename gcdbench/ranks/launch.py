@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, Any
 
+from gcdbench.ranks.parent import PARENT
+
 GRACE = 60.0
 """Seconds the other ranks have to end by themselves after one has ended badly."""
 LOST = 7
@@ -41,7 +43,7 @@ def start_ranks(arguments: Sequence[str], count: int) -> int:
     """
     with ExitStack() as files:
         outputs = [None, *(files.enter_context(tempfile.TemporaryFile()) for _ in range(1, count))]
-        port = _free_port()
+        port = free_port()
         ranks = [_start(arguments, rank, count, port, outputs[rank]) for rank in range(count)]
         try:
             with _passing_on(ranks):
@@ -53,9 +55,10 @@ def start_ranks(arguments: Sequence[str], count: int) -> int:
         return _verdict(ranks, outputs)
 
 
-def _start(arguments: Sequence[str], rank: int, count: int, port: int, output: IO[bytes] | None) -> Any:
+def rank_environment(rank: int, count: int, port: int) -> dict[str, str]:
+    """What makes a process on this machine a rank; the port is where they find each other."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    environment = {
+    return {
         "OMP_NUM_THREADS": str(max(1, cores // count)),
         "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
         **os.environ,
@@ -65,11 +68,14 @@ def _start(arguments: Sequence[str], rank: int, count: int, port: int, output: I
         "LOCAL_WORLD_SIZE": str(count),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "GCDBENCH_PARENT": str(os.getpid()),
+        PARENT: str(os.getpid()),
     }
+
+
+def _start(arguments: Sequence[str], rank: int, count: int, port: int, output: IO[bytes] | None) -> Any:
     return subprocess.Popen(
         [sys.executable, "-m", "gcdbench", *arguments],
-        env=environment,
+        env=rank_environment(rank, count, port),
         stdin=None if rank == 0 else subprocess.DEVNULL,
         stdout=None if rank == 0 else subprocess.DEVNULL,
         stderr=None if rank == 0 else output,
@@ -133,7 +139,8 @@ def _last_line(output: IO[bytes] | None) -> str:
     return lines[-1][:500] if lines else ""
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody uses at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
