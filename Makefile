@@ -7,7 +7,7 @@ SOURCES := pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 MINUTES ?= 10
 CASES ?= 1000000
 
-.PHONY: demo test test-packages check docs bench bench-quick torture torture-quick fuzz format weights clean
+.PHONY: demo test test-packages test-ranks check docs bench bench-quick torture torture-quick fuzz format weights clean
 
 # Set up and run RLCD on the embedded data set.
 demo: $(VENV)/installed
@@ -20,6 +20,10 @@ test: $(VENV)/installed-dev
 # Build, install, run and remove real plugin packages (about a minute).
 test-packages: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m packages tests
+
+# Several processes on one run, and real Ray and submitit on this machine (about four minutes).
+test-ranks: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m "ranks or clusters" tests
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .

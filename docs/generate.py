@@ -1,7 +1,8 @@
-"""Writes the reference pages from the source: contracts.md, commands.md and checks.md.
+"""Writes the reference pages from the source: contracts.md, commands.md, checks.md, and the tables of scale.md.
 
 python docs/generate.py          # write them
 python docs/generate.py --check  # exit code 1 if one of them is not what it would write
+python docs/generate.py --quick  # without scale.md, whose operations take some seconds to count
 """
 
 from __future__ import annotations
@@ -127,13 +128,35 @@ def checks() -> str:
     return "\n".join(parts)
 
 
-PAGES = {"contracts.md": contracts, "commands.md": commands, "checks.md": checks}
+BEGIN, END = "<!-- Tables by `make docs`, from here -->\n", "<!-- to here -->"
+
+
+def scale() -> str:
+    """The page with the tables of what the whole paper costs as `gcdbench sweep paper --dry-run` counts it."""
+    from gcdbench.engine.run import Place
+    from gcdbench.engine.studies import Asked
+    from gcdbench.results.experiment import parse_experiment
+    from gcdbench.results.sheet import markdown
+    from gcdbench.sweep.cost import Assumptions, cost_of
+    from gcdbench.sweep.cost_sheet import cost_sheets
+
+    before, _, rest = (DOCS / "scale.md").read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    experiment = parse_experiment(DOCS.parent / "configs" / "paper.toml")
+    cost = cost_of(experiment, Asked(), Place(), Assumptions())
+    tables = "\n".join(markdown(sheet) for sheet in cost_sheets(cost))
+    return f"{before}{BEGIN}\n{tables}\n{END}{after}"
+
+
+PAGES = {"contracts.md": contracts, "commands.md": commands, "checks.md": checks, "scale.md": scale}
 
 
 def main() -> None:
     """Write the pages, or look whether they are up to date."""
     stale = []
     for name, make in PAGES.items():
+        if name == "scale.md" and "--quick" in sys.argv:
+            continue
         text, path = make(), DOCS / name
         if "--check" not in sys.argv:
             path.write_text(text, encoding="utf-8")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -108,12 +109,11 @@ def count_run(request: RunRequest, root: Path) -> RunCount:
     planned = plan(request)
     config = planned.runs[0].config
     rows = training_rows(planned, root)
-    backbone = on_meta(describe(config.backbone.name), config.views.crop, config.backbone.train_from)
+    backbone, trunk = _network(config.backbone.name, config.views.crop, config.backbone.train_from)
     steps = max(1, rows // config.train.batch_size)
     classes = cut_base(planned.dataset_class(root).class_split(), config.data.novel_ratio)
     method = _method(planned, config, classes, backbone, steps)
     with sdpa_kernel(SDPBackend.MATH):
-        trunk = _counted(lambda: backbone.trunk.raw(torch.zeros((1, 3, *_square(config)), device=META)))
         found = RunCount(config, rows, steps, (backbone.num_tokens, backbone.embed_dim), trunk)
         with plugin_call(config.method, "stages"):
             stages = list(method.stages())
@@ -130,8 +130,12 @@ def count_run(request: RunRequest, root: Path) -> RunCount:
     return found
 
 
-def _square(config: RunConfig) -> tuple[int, int]:
-    return config.views.crop, config.views.crop
+@cache
+def _network(name: str, side: int, train_from: int) -> tuple[SplitViT, int]:
+    """A backbone's shape and the operations of its trunk for one view; many runs have the same."""
+    backbone = on_meta(describe(name), side, train_from)
+    with sdpa_kernel(SDPBackend.MATH):
+        return backbone, _counted(lambda: backbone.trunk.raw(torch.zeros((1, 3, side, side), device=META)))
 
 
 def _method(planned: Plan, config: RunConfig, classes: ClassSplit, backbone: SplitViT, steps: int) -> Method:
