@@ -56,7 +56,7 @@ def test_whole_numbers_become_floats_but_not_the_reverse():
         ("views.mean", [1, 2], "three numbers"),
         ("data.label_ratio", 1.5, "between 0 and 1"),
         ("data.k", 0, "at least 1"),
-        ("train.precision", "fp8", "Did you mean 'fp16'|Did you mean 'fp32'"),
+        ("train.precision", "fp8", "Did you mean 'fp16'|Did you mean 'fp32'|Did you mean 'fp64'"),
     ],
 )
 def test_wrong_keys_and_values_are_sentences(key, value, words):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+from gcdbench.coercion import coerce
 from gcdbench.config import Layer
 from gcdbench.data.locate import data_root
 from gcdbench.engine.request import RunRequest
@@ -68,8 +69,9 @@ class JobFile:
             tree = read_json(path)
             if tree["version"] != VERSION:
                 raise UsageError(f"{path} is of version {tree['version']}; this gcdbench reads version {VERSION}.")
-            return JobFile(JobPlace(**tree["place"]), tuple(_request(entry) for entry in tree["requests"]))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
+            place = JobPlace(**_checked(tree["place"], get_type_hints(JobPlace), "place"))
+            return JobFile(place, tuple(_request(entry) for entry in tree["requests"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
             raise UsageError(f"{path} cannot be read as a job of a sweep ({type(fault).__name__}: {fault}).") from fault
 
 
@@ -86,8 +88,18 @@ def _plain(request: RunRequest) -> dict[str, Any]:
     }
 
 
+def _checked(values: Mapping[str, Any], types: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Values of the right types; a ValueError or UsageError if one is not."""
+    if set(values) - set(types):
+        raise ValueError(f"{where} has unknown keys")
+    return {key: coerce(value, types[key], f"{where}.{key}", "job file") for key, value in values.items()}
+
+
 def _request(entry: Mapping[str, Any]) -> RunRequest:
-    known = {name: entry[name] for name in _REQUEST}
-    study, seed = known.pop("study"), known.pop("seed")
+    types = {"method": str, "dataset": str, "seed": int, "epochs": int | None} | dict.fromkeys(
+        ("recipe", "backbone"), str | None
+    )
+    known = _checked({name: entry[name] for name in types}, types, "request")
+    study, settings, seed = entry["study"], entry["settings"], known.pop("seed")
     layer = None if study is None else Layer(str(study["source"]), dict(study["values"]))
-    return RunRequest(**known, seeds=(int(seed),), study=layer)
+    return RunRequest(**known, seeds=(seed,), settings=dict(settings), study=layer)

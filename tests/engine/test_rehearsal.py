@@ -34,7 +34,7 @@ def fails_before_training(tmp_path, kind, words, **more):
         start(tmp_path, reporter=count, **more)
     assert count.steps == 0
     files = [p for p in (tmp_path / "runs").rglob("*") if p.is_file()]
-    assert {p.name for p in files} <= {"log.txt"}
+    assert {p.name for p in files} <= {"log.txt", "failed.json"}
     return fault.value
 
 

@@ -230,3 +230,36 @@ class Stores(Target):
             key = "0123456789abcdef"  # type: ignore[assignment]
 
         TokenStore(Here(self.root, "tokens", {}))
+
+
+class Jobs(Target):
+    name = "jobs of a sweep"
+    share = 6
+
+    @cached_property
+    def seeds(self) -> list[bytes]:
+        from gcdbench.backbone.timm_import import import_timm
+        from gcdbench.config import Layer
+        from gcdbench.engine.request import RunRequest, plan
+        from gcdbench.sweep.jobfile import JobFile, JobPlace
+
+        import_timm()
+        rows = (
+            RunRequest("rlcd", "digits", seeds=(0,), study=Layer("a row", {"train.epochs": 2})),
+            RunRequest("simgcd", "cub", "paper", seeds=(3,), backbone="dino", settings={"train.lr": 0.1}),
+        )
+        for row in rows:
+            plan(row)  # what is imported on the way is imported now, not while a damaged file is read
+        JobFile(JobPlace("runs", "data", "cache", workers=2), rows).write(self.root / "seed.json")
+        return [(self.root / "seed.json").read_bytes()]
+
+    def prepare(self, content: bytes, random: Random) -> None:
+        (self.root / "job.json").write_bytes(content)
+
+    def read(self) -> None:
+        from gcdbench.engine.request import plan
+        from gcdbench.sweep.jobfile import JobFile
+
+        job = JobFile.read(self.root / "job.json")
+        for request in job.requests:
+            plan(request)
