@@ -522,6 +522,8 @@ class JobState:
     """Exit code of a job that has ended."""
     where: str = ""
     """Machine or number in a queue, for a person."""
+    reason: str = ""
+    """Why it was lost, where the launcher knows."""
 
 
 class Launcher(abc.ABC):

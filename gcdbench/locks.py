@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gcdbench.files import read_json
 
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL)
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)
 """What file systems answer that have no locks."""
 Wait = Callable[[str], None]
 """Told who holds the lock, before waiting for it."""

@@ -27,7 +27,7 @@ def job_command(file: Path) -> None:
         from gcdbench.sweep.work import work
 
         with show_progress() as display:
-            records = work(job, current(), display)
+            records = work(job, file, current(), display)
         for record in records:
             click.echo(f"{record.method} ({record.recipe}) on {record.dataset}, seed {record.seed}: {record.dir}")
 

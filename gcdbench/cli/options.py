@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,17 @@ class PathType(click.Path):
         if not str(value) or (isinstance(value, str) and "\0" in value):
             self.fail("a path must not be empty.", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class Finite(click.FloatRange):
+    """A number; infinite ones and those that are none are slips."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As click does it, and then that check."""
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return found
 
 
 data_root_option = click.option(

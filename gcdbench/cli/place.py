@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from gcdbench.cli.options import PathType, data_root_option, device_option, runs_option
+from gcdbench.cli.options import Finite, PathType, data_root_option, device_option, runs_option
 from gcdbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _OPTIONS = (
     ),
     click.option(
         "--checkpoint-every",
-        type=click.FloatRange(0),
+        type=Finite(0),
         metavar="SECONDS",
         help="Time between checkpoints within an epoch; each epoch ends with one.  [default: 300]",
     ),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gcdbench.cli.formats import format_options
-from gcdbench.cli.options import Seeds, datasets_option, set_option
+from gcdbench.cli.options import Finite, Seeds, datasets_option, set_option
 from gcdbench.cli.output import err, print_json
 from gcdbench.cli.place import take_place, where_options
 from gcdbench.cli.table import asked_for, show_studies
@@ -34,9 +34,9 @@ RESOURCES = {"gpus_per_job": "gpus", "cpus_per_job": "cpus", "memory_per_job": "
 @click.option(
     "--launcher-set", "launcher_settings", multiple=True, metavar="KEY=VALUE", help="A setting of the launcher."
 )
-@click.option("--gpus-per-job", type=click.FloatRange(0), help="GPUs of each job; a fraction lets jobs share one.")
+@click.option("--gpus-per-job", type=Finite(0), help="GPUs of each job; a fraction lets jobs share one.")
 @click.option("--cpus-per-job", type=click.IntRange(1), help="Cores of each job.")
-@click.option("--memory-per-job", type=click.FloatRange(0, min_open=True), metavar="GB", help="Memory of each job.")
+@click.option("--memory-per-job", type=Finite(0, min_open=True), metavar="GB", help="Memory of each job.")
 @click.option("--minutes", type=click.IntRange(1), help="Time limit of each job; it is saved and queued again.")
 @click.option("--retries", type=click.IntRange(0), default=3, show_default=True, help="Of a job that was taken away.")
 @click.option("--retry-failed", is_flag=True, help="Also try runs again that have failed.")
@@ -46,8 +46,8 @@ RESOURCES = {"gpus_per_job": "gpus", "cpus_per_job": "cpus", "memory_per_job": "
 @click.option("--epochs", type=int, help="Number of epochs of every run.")
 @set_option
 @where_options
-@click.option("--dry-run", is_flag=True, help="Print the plan and what it costs, then stop.")
-@click.option("--tflops", type=click.FloatRange(0, min_open=True), help="Sustained speed of a GPU, for --dry-run.")
+@click.option("--dry-run", is_flag=True, help="Print what there is to make and what it costs, then stop.")
+@click.option("--tflops", type=Finite(0, min_open=True), help="Sustained speed of a GPU, for --dry-run.")
 @format_options("markdown", "latex", "json", "csv")
 def sweep_command(
     name: str,
@@ -73,10 +73,10 @@ def sweep_command(
     experiment = load_experiment(name)
     if experiment.kind != "runs":
         raise UsageError(f"The experiment '{experiment.name}' trains nothing: `gcdbench table` makes it.")
-    if dry_run:
-        _dry_run(experiment, options, tflops, fmt)
-        return
     chosen = _launcher(launcher, launcher_settings)
+    if dry_run:
+        _dry_run(experiment, options, tflops, fmt, retry_failed)
+        return
     resources = Resources(**given)
     if resources.gpus and options["device"] == "cpu":
         raise UsageError(f"--gpus-per-job is {resources.gpus:g}, but runs are to be made on the CPU.")
@@ -118,29 +118,37 @@ def _sweep(
     retry_failed: bool,
 ) -> tuple[SweepPlan, list[Followed]]:
     """Plan, show the plan, run and follow."""
-    from gcdbench.cli.progress import Display
     from gcdbench.cli.sweep_output import JobTable, print_plan
+    from gcdbench.engine.faults import plugin_call
     from gcdbench.sweep.follow import follow, sole, write_jobs
     from gcdbench.sweep.jobfile import JobPlace
-    from gcdbench.sweep.plan import plan_sweep, sweep_folder
+    from gcdbench.sweep.plan import sweep_folder
 
     runs = place.runs.absolute()
     place = dataclasses.replace(place, runs=runs, root=place.root.absolute())
-    with Display() as display:
-        # Only looked at here: what jobs compute on is their machines' business.
-        planned = plan_sweep(experiment, asked, dataclasses.replace(place, device="cpu"), display, retry_failed)
-    folder = sweep_folder(planned, runs)
-    if not planned.jobs:
-        print_plan(planned, None)
-        return planned, []
+    folder = sweep_folder(experiment, runs)
     with sole(folder, lambda text: err().print(text, markup=False)):
-        launcher = chosen[0](chosen[1], resources, place.device, folder)
+        planned = _planned(experiment, asked, place, retry_failed)
+        if not planned.jobs:
+            print_plan(planned, None)
+            return planned, []
+        with plugin_call(chosen[0].name, "__init__", kind="launcher"):
+            launcher = chosen[0](chosen[1], resources, place.device, folder)
         print_plan(planned, launcher.resources)
         # What a launcher's library prints (Ray does, of workers that died) is not the answer.
         with JobTable(err()) as table, redirect_stdout(sys.stderr):
             jobs = write_jobs(planned.jobs, _job_place(place, launcher.resources, JobPlace), folder)
             follow(jobs, launcher, table.show, retries)
     return planned, jobs
+
+
+def _planned(experiment: Experiment, asked: Asked, place: Place, retry_failed: bool) -> SweepPlan:
+    """What there is to make. Data and weights are only looked at: what jobs compute on is their machines' business."""
+    from gcdbench.cli.progress import Display
+    from gcdbench.sweep.plan import plan_sweep
+
+    with Display() as display:
+        return plan_sweep(experiment, asked, dataclasses.replace(place, device="cpu"), display, retry_failed)
 
 
 def _job_place(place: Place, resources: Resources, kind: Any) -> Any:
@@ -162,7 +170,9 @@ def _show(experiment: Experiment, asked: Asked, place: Place, fmt: str | None) -
     from gcdbench.engine.reporter import Reporter
     from gcdbench.engine.studies import make_studies
 
-    studies, _ = make_studies(experiment, asked, place, Reporter(), train=False)
+    # Nothing is computed here, whatever the runs are made on.
+    here = dataclasses.replace(place, device="cpu")
+    studies, _ = make_studies(experiment, asked, here, Reporter(), train=False)
     show_studies(studies, fmt)
 
 
@@ -176,9 +186,12 @@ def _verdict(plan: SweepPlan, jobs: list[Followed]) -> None:
         if run.folder.finished:
             continue
         one, reason = by_run.get(run.run_id), run.folder.failure
-        if reason is None and one is not None:
+        if reason is None and one is None and run.folder.worker is not None:
+            reason = f"{run.folder.worker} works on it"
+        elif reason is None and one is not None:
             how = "was taken away each time" if one.given_up else f"ended with code {one.state.code}"
-            reason = f"its job {how} ({last_words(one.launch.log)}); see {one.launch.log}"
+            said = one.state.reason or last_words(one.launch.log)
+            reason = f"its job {how} ({said}); see {one.launch.log}"
         lines.append(f"  {run.label} on {run.dataset}, {run.backbone}, seed {run.seed}: {reason}")
     if lines:
         again = " Failed runs are tried again with --retry-failed." if any(r.folder.failure for r in plan.runs) else ""
@@ -188,13 +201,18 @@ def _verdict(plan: SweepPlan, jobs: list[Followed]) -> None:
         )
 
 
-def _dry_run(experiment: Experiment, options: dict[str, Any], tflops: float | None, fmt: str | None) -> None:
-    from gcdbench.cli.sweep_output import print_cost
+def _dry_run(
+    experiment: Experiment, options: dict[str, Any], tflops: float | None, fmt: str | None, retry_failed: bool
+) -> None:
+    """What there is to make, where data and weights are at hand; and what all runs cost, which needs neither."""
+    from gcdbench.cli.sweep_output import print_cost, print_plan
     from gcdbench.sweep.cost import Assumptions, cost_of
 
     if fmt not in (None, "json", "markdown"):
         raise UsageError(f"--dry-run prints for a person, as --markdown or as --json, not as --{fmt}.")
     place, asked = take_place(options), asked_for(**options)
+    if fmt is None:
+        print_plan(_planned(experiment, asked, place, retry_failed), None)
     assumed = Assumptions() if tflops is None else Assumptions(tflops=tflops)
     with err().status("counting operations"):
         cost = cost_of(experiment, asked, place, assumed)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gcdbench.contracts import Resources
     from gcdbench.sweep.cost import SweepCost
     from gcdbench.sweep.follow import Followed
-    from gcdbench.sweep.plan import SweepPlan
+    from gcdbench.sweep.plan import SweepPlan, SweepRun
 
 QUIET = 30.0
 """Seconds between lines where there is no terminal."""
@@ -37,19 +37,29 @@ def print_plan(plan: SweepPlan, resources: Resources | None) -> None:
         if not console.is_terminal:
             console.width = max(console.width, 120)
         console.print(table)
-    states = ", ".join(f"{plan.count(s)} {s}" for s in ("finished", "unfinished", "new", "failed") if plan.count(s))
+    states = ", ".join(
+        f"{plan.count(s)} {s}" for s in ("finished", "unfinished", "new", "failed", "busy") if plan.count(s)
+    )
     told = f"{len(plan.runs)} runs ({states or 'none'}); "
-    if resources is None:
-        told += "nothing to make."
-    else:
-        waiting = sum(len(job.runs) for job in plan.jobs)
-        told += f"{waiting} to make in {len(plan.jobs)} jobs, {resources.gpus:g} GPUs and {resources.cpus} cores each."
+    waiting = sum(len(job.runs) for job in plan.jobs)
+    told += f"{waiting} to make in {len(plan.jobs)} jobs" if waiting else "nothing to make"
+    told += "." if resources is None else f", {resources.gpus:g} GPUs and {resources.cpus} cores each."
     console.print(told, markup=False, soft_wrap=True)
     for run in plan.runs:
         if run.status == "failed":
-            console.print(f"Failed before: {run.label}, seed {run.seed}: {run.folder.failure}", markup=False)
+            console.print(f"Failed before: {_spelt(run)}: {run.folder.failure}", markup=False, soft_wrap=True)
+        if run.status == "busy":
+            console.print(f"Left to {run.folder.worker}: {_spelt(run)}", markup=False, soft_wrap=True)
+    reasons: dict[str, list[str]] = {}
     for what, fault in plan.cannot.items():
-        console.print(f"Cannot run: {what}. {fault}", markup=False, soft_wrap=True)
+        reasons.setdefault(str(fault), []).append(what)
+    for reason, rows in reasons.items():
+        more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
+        console.print(f"Cannot run: {'; '.join(rows[:3])}{more}. {reason}", markup=False, soft_wrap=True)
+
+
+def _spelt(run: SweepRun) -> str:
+    return f"{run.label} on {run.dataset}, {run.backbone}, seed {run.seed}"
 
 
 class JobTable:
@@ -107,7 +117,7 @@ def _phase(one: Followed) -> str:
     where = f" ({state.where})" if state.where else ""
     again = f", attempt {one.tries}" if one.tries > 1 else ""
     if one.given_up:
-        return f"given up after {one.tries} attempts{where}"
+        return f"given up after {one.tries} attempts{where} {state.reason}".rstrip()
     if state.phase == "ended":
         return f"{'done' if not state.code else f'ended with code {state.code}'}{where}{again}"
     return f"{state.phase}{where}{again}"

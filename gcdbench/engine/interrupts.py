@@ -72,6 +72,8 @@ class Interrupts:
         if not self._depth or self._pending is not None:
             raise interruption(number)
         self._pending = number
+        if os.environ.get("RANK", "0") != "0":  # of several ranks one says it
+            return
         with suppress(OSError):  # a plain write: printing inside a signal handler could meet itself
             os.write(2, b"\nStopping after this step; once more stops at once.\n")
 

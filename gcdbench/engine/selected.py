@@ -55,10 +55,13 @@ def evaluate(
     """Score the rows of the protocol and, if the rule says so, keep this epoch's predictions."""
     rows, rule = space.config.eval.rows, space.rule
     prediction = predict(space, method, rows)
+    elsewhere = None if rule.metric is None or rule.rows == rows else predict(space, method, rule.rows)
+    if not space.ranks.first:  # the first rank scores; the others know that there is something to select from
+        return {}, None if rule.metric is None else Selected(0.0, stage.name, epoch + 1, prediction)
     metrics = score(space, prediction, rows).metrics
     if rule.metric is None:
         return metrics, None
-    value = metrics if rule.rows == rows else score(space, predict(space, method, rule.rows), rule.rows).metrics
+    value = metrics if elsewhere is None else score(space, elsewhere, rule.rows).metrics
     mark = value[rule.metric]
     if selected is None or mark > selected.score:
         selected = Selected(mark, stage.name, epoch + 1, prediction)

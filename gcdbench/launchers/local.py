@@ -46,6 +46,12 @@ def gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
+def visible(number: int) -> str:
+    """How the GPU that torch counts so is named in CUDA_VISIBLE_DEVICES, which may be set for this process already."""
+    given = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return given[number] if number < len(given) else str(number)
+
+
 def slots(resources: Resources, gpus: int, cores: int, parallel: int | None) -> list[Slot]:
     """How jobs are packed: each GPU is whole, or shared by as many jobs as fit; cores limit the number as well."""
     wanted, each_cpus = resources.gpus or 0, resources.cpus or 1
@@ -75,6 +81,10 @@ class LocalLauncher(Launcher):
 
     def __init__(self, config: LocalConfig, resources: Resources, device: str, folder: Path) -> None:
         super().__init__(config, resources, device, folder)
+        if resources.minutes is not None or resources.memory_gb is not None:
+            raise UsageError(
+                "Jobs on this machine have no limits of time and memory: leave out --minutes and the like."
+            )
         found = 0 if device == "cpu" else gpus()
         # A GPU per job where there are some, and its share of the cores; else a core per job.
         self.resources = resources.filled(1, max(1, cores() // found)) if found else resources.filled(0, 1)
@@ -102,14 +112,14 @@ class LocalLauncher(Launcher):
         return dict(self.states)
 
     def _start(self, slot: Slot, job: LaunchJob) -> None:
-        environment = {"OMP_NUM_THREADS": str(self.resources.cpus), **job.environment}
-        if slot.gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, slot.gpus))
+        # A job without GPUs must not see any, or all of them would take the first.
+        seen = ",".join(map(visible, slot.gpus))
+        environment = {"OMP_NUM_THREADS": str(self.resources.cpus), "CUDA_VISIBLE_DEVICES": seen, **job.environment}
         command = Command(job.command, environment, str(job.log))
         command.start()
         slot.running = (job.name, command)
-        seen = f", GPU {environment['CUDA_VISIBLE_DEVICES']}" if slot.gpus else ""
-        self.states[job.name] = JobState("running", where=socket.gethostname() + seen)
+        where = socket.gethostname() + (f", GPU {seen}" if seen else "")
+        self.states[job.name] = JobState("running", where=where)
 
     def stop(self) -> None:
         """All of them at once, then wait."""

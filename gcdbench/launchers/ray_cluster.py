@@ -49,6 +49,8 @@ class RayLauncher(Launcher):
             import ray
         except ImportError as fault:
             raise UsageError("--launcher ray needs the package: pip install 'gcdbench[ray]'.") from fault
+        if resources.minutes is not None:
+            raise UsageError("Ray has no time limits: leave out --minutes.")
         self.ray: Any = ray
         self.tasks: dict[str, Any] = {}
         self.states: dict[str, JobState] = {}
@@ -65,7 +67,6 @@ class RayLauncher(Launcher):
         """Ray's own messages are not for whoever follows the sweep; each job has a log."""
         import logging
 
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         address = config.address or os.environ.get("RAY_ADDRESS")
         if address:
             _require_listener(address)
@@ -108,6 +109,8 @@ class RayLauncher(Launcher):
         }
         for job in jobs:
             environment = {"OMP_NUM_THREADS": str(self.resources.cpus), **job.environment}
+            if not self.resources.gpus:
+                environment["CUDA_VISIBLE_DEVICES"] = ""
             self.logs[job.name] = (job.log, _size(job.log))
             placed = task.options(name=job.name, **wanted)
             self.tasks[job.name] = placed.remote(list(job.command), environment, str(job.log))
@@ -131,7 +134,8 @@ class RayLauncher(Launcher):
         try:
             code, where = self.ray.get(reference)
         except Exception as fault:  # a worker or machine that is gone, in Ray's many words
-            return JobState("lost", where=type(fault).__name__)
+            first = (str(fault).strip().splitlines() or [""])[0]
+            return JobState("lost", reason=f"{type(fault).__name__}: {first}")
         return JobState("lost" if was_taken_away(code) else "ended", code, where)
 
     def stop(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Literal
 
 from gcdbench.contracts import JobState, Launcher, LaunchJob, Resources
 from gcdbench.errors import GcdbenchError, UsageError
-from gcdbench.launchers.command import Command, was_taken_away
+from gcdbench.launchers.command import SAVING, Command, was_taken_away
 
 WEEK = 7 * 24 * 60
 """Minutes that a job may take where the user sets no limit."""
@@ -39,12 +40,18 @@ class SlurmConfig:
     setup: tuple[str, ...] = ()
     """Shell lines before each job, such as `module load cuda`."""
 
+    def __post_init__(self) -> None:
+        for name in ("parallel", "requeues", "warning"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"The launcher's setting {name} is {getattr(self, name)}; it must be at least 1.")
+
 
 class Task(Command):
     """A command as submitit calls it. What is submitted holds the command's words and nothing else."""
 
     def __call__(self) -> int:
-        """Run it; the exit code."""
+        """Run it; the exit code. Slurm tells this process alone that the job is cancelled: it passes that on."""
+        signal.signal(signal.SIGTERM, lambda *_: self.ask_to_end())
         self.start()
         return self.wait()
 
@@ -79,9 +86,16 @@ class SlurmLauncher(Launcher):
         )
         self.executor.update_parameters(**self._parameters())
         self.jobs: dict[str, Any] = {}
+        self.ended: dict[str, JobState] = {}
 
     def _parameters(self) -> dict[str, Any]:
         config, resources = self.config, self.resources
+        least = config.warning + SAVING
+        if resources.minutes is not None and config.cluster == "slurm" and 60 * resources.minutes <= least:
+            raise UsageError(
+                f"--minutes is {resources.minutes}, but a job is told {config.warning} seconds before its end and may "
+                f"take {SAVING:.0f} seconds to save: give it more, or lower the launcher's setting warning."
+            )
         gpus = int(resources.gpus or 0)
         if gpus != (resources.gpus or 0):
             raise UsageError(f"A job is to have {resources.gpus:g} GPUs; Slurm gives whole ones.")
@@ -110,6 +124,9 @@ class SlurmLauncher(Launcher):
     def submit(self, jobs: Sequence[LaunchJob]) -> None:
         """One array."""
         threads = {"OMP_NUM_THREADS": str(self.resources.cpus)}
+        for job in jobs:  # one that was lost may have been queued again by Slurm as well
+            self._cancel(job.name)
+            self.ended.pop(job.name, None)
         try:
             with self.executor.batch():
                 found = [
@@ -122,20 +139,33 @@ class SlurmLauncher(Launcher):
 
     def poll(self) -> Mapping[str, JobState]:
         """What the queue says."""
-        return {name: self._state(job) for name, job in self.jobs.items()}
+        for name, job in self.jobs.items():
+            if name not in self.ended and job.done():
+                self.ended[name] = self._result(job)
+        return {name: self.ended.get(name) or _open(job) for name, job in self.jobs.items()}
 
-    def _state(self, job: Any) -> JobState:
+    def _result(self, job: Any) -> JobState:
         where = f"job {job.job_id}"
-        if not job.done():
-            return JobState("running" if job.state.upper() == "RUNNING" else "waiting", where=where)
+        if not job.paths.result_pickle.exists():  # submitit would wait for it
+            return JobState("lost", where=where, reason=f"Slurm says {job.state}")
         try:
             code = int(job.result())
-        except Exception:  # killed, or its machine was: submitit has no result of it
-            return JobState("lost", where=where)
+        except Exception as fault:  # what went wrong before the command could begin, or submitit's own
+            first = (str(fault).strip().splitlines() or [""])[-1]
+            return JobState("lost", where=where, reason=f"{type(fault).__name__}: {first}")
         return JobState("lost" if was_taken_away(code) else "ended", code, where)
 
+    def _cancel(self, name: str) -> None:
+        job = self.jobs.get(name)
+        if job is not None and not job.done():
+            job.cancel(check=False)
+
     def stop(self) -> None:
-        """Cancel what has not ended; Slurm asks each to end first, and it saves its runs."""
-        for job in self.jobs.values():
-            if not job.done():
-                job.cancel(check=False)
+        """Cancel what has not ended; each is asked to end first, and saves its runs."""
+        for name in self.jobs:
+            if name not in self.ended:
+                self._cancel(name)
+
+
+def _open(job: Any) -> JobState:
+    return JobState("running" if job.state.upper() == "RUNNING" else "waiting", where=f"job {job.job_id}")

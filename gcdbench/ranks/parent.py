@@ -16,6 +16,8 @@ _PDEATHSIG = 1
 def end_with_parent() -> None:
     """Where a parent is named, be asked to end (SIGTERM, so that a run is saved) when it dies. Linux only."""
     parent = os.environ.pop(PARENT, "")
+    if parent and hasattr(signal, "SIGUSR2"):  # Slurm's word to the parent, who asks this process to end
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     if not parent.isdigit() or not sys.platform.startswith("linux"):
         return
     with suppress(OSError, AttributeError):

@@ -15,7 +15,7 @@ import numpy as np
 
 from gcdbench.contracts import Prediction
 from gcdbench.files import parse_json, read_json, sweep, write_atomically, write_json, write_text
-from gcdbench.locks import Wait, locked
+from gcdbench.locks import Wait, holder, is_locked, locked
 
 FAILURE = "failed.json"
 """What a run leaves that has ended by a fault of its own."""
@@ -47,10 +47,20 @@ class RunDirectory:
         """Whether it has been described as a run, and is still there."""
         return (self.path / "config.json").is_file()
 
+    @property
+    def _lock_file(self) -> Path:
+        return self.path.parent / f".{self.path.name}.lock"
+
     def lock(self, wait: Wait) -> AbstractContextManager[None]:
         """Held by the one process that works on the run; ``wait`` is told who that is, if it is somebody else."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        return locked(self.path.parent / f".{self.path.name}.lock", wait, remove=True)
+        return locked(self._lock_file, wait, remove=True)
+
+    @property
+    def worker(self) -> str | None:
+        """The process that works on the run now, if one does: `process 4711 on host`."""
+        path = self._lock_file
+        return holder(path) if path.is_file() and is_locked(path) else None
 
     def clear(self) -> None:
         """Forget an earlier run of the same id."""
@@ -85,6 +95,13 @@ class RunDirectory:
     def write_failure(self, reason: str) -> None:
         """The run cannot be finished as it is: for whoever decides whether to try again."""
         write_json(self.path / FAILURE, {"reason": reason, "time": time.strftime("%Y-%m-%d %H:%M:%S")})
+
+    def failed_after(self, other: Path) -> bool:
+        """Whether it has failed since another file was written."""
+        try:
+            return (self.path / FAILURE).stat().st_mtime >= other.stat().st_mtime
+        except OSError:
+            return False
 
     def forget_failure(self) -> None:
         """It is tried again."""

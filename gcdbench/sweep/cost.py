@@ -11,9 +11,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gcdbench.backbone.catalogue import short_name
+from gcdbench.config import run_id
 from gcdbench.engine.run import Place
 from gcdbench.engine.studies import Asked, installed_rows, prepare_studies
 from gcdbench.errors import GcdbenchError
+from gcdbench.evaluation.selection import selection_rule
 from gcdbench.results.experiment import Experiment
 from gcdbench.sweep.counts import RunCount, count_run
 
@@ -82,6 +84,10 @@ class SweepCost:
         """Operations of all runs."""
         return sum(place.operations[way] for place in self.places)
 
+    def stored_images(self) -> float:
+        """Bytes of all packed images: once for all backbones."""
+        return sum({place.dataset: place.image_store for place in self.places}.values())
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
         places = [{**asdict(p), "gpu_hours": {w: self.hours(p.operations[w]) for w in WAYS}} for p in self.places]
@@ -95,7 +101,7 @@ class SweepCost:
                 "images": sum(p.images for p in self.places),
                 "operations": {way: self.total(way) for way in WAYS},
                 "gpu_hours": {way: self.hours(self.total(way)) for way in WAYS},
-                "store_bytes": sum(p.image_store + p.eval_tokens + p.train_tokens for p in self.places),
+                "store_bytes": self.stored_images() + sum(p.eval_tokens + p.train_tokens for p in self.places),
             },
             "not_installed": list(self.not_installed),
             "uncounted": list(self.uncounted),
@@ -107,6 +113,7 @@ def cost_of(experiment: Experiment, asked: Asked, place: Place, assumed: Assumpt
     places: dict[tuple[str, str], list[RunCount]] = {}
     uncounted: dict[str, None] = {}
     per_image: dict[str, float] = {}
+    seen: set[str] = set()
     for study, jobs in prepare_studies(experiment, asked, lambda text: None):
         counts = places.setdefault((study.dataset, study.backbone), [])
         for job in jobs.values():
@@ -115,6 +122,9 @@ def cost_of(experiment: Experiment, asked: Asked, place: Place, assumed: Assumpt
             except GcdbenchError as fault:
                 uncounted[f"{job.label}: {fault}"] = None
                 continue
+            if run_id(one.config) in seen:  # two rows may mean the same run
+                continue
+            seen.add(run_id(one.config))
             counts += [_with_seed(one, seed) for seed in job.request.seeds or (0,)]
             if one.stages:
                 name = f"{study.backbone}: {one.config.method} ({one.config.recipe}), {study.dataset}"
@@ -157,7 +167,7 @@ def _place(dataset: str, backbone: str, runs: list[RunCount], lanes: int, assume
         "alone": sum(_shared([run]) for run in runs) + own + fresh + evaluated,
         "lanes": shared + own + fresh + evaluated,
         "eval_store": shared + own + fresh + min(stored, evaluated),
-        "train_views": once + own + fresh + min(stored, evaluated),
+        "train_views": min(once, shared) + own + fresh + min(stored, evaluated),
     }
     busiest = max((group for group in groups if group[0].stages), key=len, default=[])
     if busiest:
@@ -180,8 +190,12 @@ def _groups(runs: Iterable[RunCount], lanes: int) -> Iterable[list[RunCount]]:
     """Runs that share trunk passes, as `gcdbench.engine.groups` packs them."""
     by_stream: dict[Hashable, list[RunCount]] = {}
     for run in runs:
-        config = run.config
-        key = (config.stream_seed, config.views, config.backbone, config.train.batch_size, config.train.sampler)
-        by_stream.setdefault((*key, config.train.precision, config.data), []).append(run)
+        config, train = run.config, run.config.train
+        weights = config.seed if config.backbone.weights == "random" else None
+        rule = selection_rule(config.eval.selection)
+        tested = config.eval.rows == "test" or (rule.metric is not None and rule.rows == "test")
+        key = (config.stream_seed, config.views, config.backbone, weights, config.data, config.store, tested)
+        trunk = (train.batch_size, train.sampler, train.precision, train.micro_batch, train.compile)
+        by_stream.setdefault((key, trunk), []).append(run)
     for group in by_stream.values():
         yield from (group[i : i + lanes] for i in range(0, len(group), lanes))

@@ -31,7 +31,7 @@ def _hours(cost: SweepCost) -> Sheet:
     columns = ("Dataset", "Backbone", "Rows", "Runs", "Images", *(f"Hours {TITLES[way]}" for way in WAYS))
     assumed = cost.assumed
     caption = [
-        f"{cost.total('alone') / 1e18:,.0f} EFLOP alone, {cost.total('lanes') / 1e18:,.0f} in lanes. GPU hours at "
+        f"{_operations(cost.total('alone'))} alone, {_operations(cost.total('lanes'))} in lanes. GPU hours at "
         f"{assumed.tflops:g} TFLOP/s sustained. Images: seen by training steps. Clustering is not counted.",
         "Lanes: runs with the same batches share trunk passes. Token store: evaluation views are computed once. "
         f"Stored views: training on {assumed.train_views} stored views of each image, which is not exact.",
@@ -58,8 +58,7 @@ def _bytes(cost: SweepCost) -> Sheet:
         for place in cost.places
     ]
     # Images are packed once for all backbones.
-    images = {place.dataset: place.image_store for place in cost.places}
-    sums = [sum(images.values()), *(sum(getattr(p, n) for p in cost.places) for n in ("eval_tokens", "train_tokens"))]
+    sums = [cost.stored_images(), *(sum(getattr(p, n) for p in cost.places) for n in ("eval_tokens", "train_tokens"))]
     rows.append(("all", "", *(_gigabytes(n) for n in sums), "", "", ""))
     caption = (
         f"Images at a shape of {cost.assumed.image_shape:.2f}; tokens with {cost.assumed.token_bytes} bytes a number.",
@@ -84,6 +83,13 @@ def _steps(cost: SweepCost) -> Sheet:
 
 def _number(hours: float) -> str:
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:,.1f}" if hours >= 1 else f"{hours:.2g}"
+
+
+def _operations(count: float) -> str:
+    for size, unit in ((1e18, "EFLOP"), (1e15, "PFLOP"), (1e12, "TFLOP")):
+        if count >= 10 * size:
+            return f"{count / size:,.0f} {unit}"
+    return f"{count / 1e9:,.0f} GFLOP"
 
 
 def _millions(images: int) -> str:

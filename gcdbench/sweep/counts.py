@@ -27,6 +27,7 @@ from gcdbench.engine.faults import plugin_call
 from gcdbench.engine.request import Plan, RunRequest, plan
 from gcdbench.engine.workspace import finds_k
 from gcdbench.errors import UsageError
+from gcdbench.evaluation.selection import selection_rule
 
 META = torch.device("meta")
 
@@ -87,9 +88,19 @@ class RunCount:
         steps = sum(stage.epochs * self.steps * stage.step for stage in self.stages)
         return steps + sum(p.rows * p.embed for p in self.passes())
 
+    @property
+    def predictions(self) -> int:
+        """How often the run predicts: when it evaluates, and at the end unless an earlier epoch is selected."""
+        rule = selection_rule(self.config.eval.selection)
+        selects = rule.metric is not None
+        every = self.config.eval.every or int(selects)
+        within = sum(-(-stage.epochs // every) for stage in self.stages) if every else 0
+        return within * (2 if selects and rule.rows != self.config.eval.rows else 1) + (not (selects and within))
+
     def passes(self, views: str | None = None) -> list[PoolPass]:
         """Every time a pool is gone through."""
-        found = [p for stage in self.stages for p in stage.pools for _ in range(stage.epochs)] + self.final
+        found = [p for stage in self.stages for p in stage.pools for _ in range(stage.epochs)]
+        found += self.final * self.predictions
         return [p for p in found if views is None or p.views == views]
 
 

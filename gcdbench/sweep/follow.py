@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +12,8 @@ from pathlib import Path
 
 from gcdbench.contracts import JobState, Launcher, LaunchJob
 from gcdbench.engine.faults import plugin_call
+from gcdbench.errors import PluginError
+from gcdbench.launchers.command import SAVING
 from gcdbench.locks import locked
 from gcdbench.sweep.jobfile import JobFile, JobPlace
 from gcdbench.sweep.plan import SweepJob, SweepRun
@@ -59,12 +60,12 @@ Watch = Callable[[Sequence[Followed]], None]
 
 
 def write_jobs(jobs: Sequence[SweepJob], place: JobPlace, folder: Path) -> list[Followed]:
-    """A file and a command for each job; what an earlier sweep has left there goes, but for logs."""
-    shutil.rmtree(folder / "jobs", ignore_errors=True)
+    """A file and a command for each job. Those of earlier sweeps stay: some may still be queued somewhere."""
     found = []
     for job in jobs:
         path = folder / "jobs" / f"{job.name}.json"
-        JobFile(place, tuple(run.request for run in job.runs)).write(path)
+        ids = tuple(run.run_id for run in job.runs)
+        JobFile(place, tuple(run.request for run in job.runs), ids).write(path)
         # The same interpreter on every machine: a cluster's nodes share the environment as they share the runs.
         command = (sys.executable, "-m", "gcdbench", "job", str(path))
         environment = {"GCDBENCH_CACHE": place.cache, "PYTHONUNBUFFERED": "1"}
@@ -94,6 +95,9 @@ def follow(jobs: Sequence[Followed], launcher: Launcher, watch: Watch, retries: 
         while True:
             with plugin_call(launcher.name, "poll", kind="launcher"):
                 states = dict(launcher.poll())
+            strange = next((name for name in states if name not in by_name), None)
+            if strange is not None:
+                raise PluginError(f"The launcher '{launcher.name}' speaks of a job '{strange}' that it was not given.")
             for name, state in states.items():
                 by_name[name].state = state
             lost = [one for one in jobs if one.state.phase == "lost" and not one.given_up]
@@ -112,6 +116,15 @@ def follow(jobs: Sequence[Followed], launcher: Launcher, watch: Watch, retries: 
     finally:
         with plugin_call(launcher.name, "stop", kind="launcher"):
             launcher.stop()
+        _wait_until_saved(jobs)
+
+
+def _wait_until_saved(jobs: Sequence[Followed]) -> None:
+    """Runs that were asked to end take a moment to save; whoever starts the sweep again must not meet them."""
+    ends = time.monotonic() + SAVING
+    waiting = [run for one in jobs if one.state.phase in ("waiting", "running", "lost") for run in one.job.runs]
+    while time.monotonic() < ends and any(run.folder.worker for run in waiting):
+        time.sleep(0.2)
 
 
 def last_words(log: Path, most: int = 300) -> str:

@@ -56,11 +56,13 @@ class JobFile:
 
     place: JobPlace
     requests: tuple[RunRequest, ...]
+    run_ids: tuple[str, ...]
+    """Which runs these make; a machine that sees other data or plugins would make others."""
 
     def write(self, path: Path) -> None:
         """As JSON."""
-        plain = {"version": VERSION, "place": asdict(self.place), "requests": [_plain(r) for r in self.requests]}
-        write_json(path, plain)
+        runs = [{"run_id": i, **_plain(r)} for i, r in zip(self.run_ids, self.requests, strict=True)]
+        write_json(path, {"version": VERSION, "place": asdict(self.place), "runs": runs})
 
     @staticmethod
     def read(path: Path) -> JobFile:
@@ -70,7 +72,8 @@ class JobFile:
             if tree["version"] != VERSION:
                 raise UsageError(f"{path} is of version {tree['version']}; this gcdbench reads version {VERSION}.")
             place = JobPlace(**_checked(tree["place"], get_type_hints(JobPlace), "place"))
-            return JobFile(place, tuple(_request(entry) for entry in tree["requests"]))
+            runs = tree["runs"]
+            return JobFile(place, tuple(map(_request, runs)), tuple(str(entry["run_id"]) for entry in runs))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
             raise UsageError(f"{path} cannot be read as a job of a sweep ({type(fault).__name__}: {fault}).") from fault
 

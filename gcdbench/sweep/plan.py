@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -38,7 +39,7 @@ class SweepRun:
     """Epochs of all stages."""
     request: RunRequest
     status: str
-    """As it was when the sweep was planned."""
+    """As it was when the sweep was planned; `busy` where another process works on it."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -117,16 +118,18 @@ def _run(label: str, space: Workspace, request: RunRequest, place: Place) -> Swe
         folder=folder,
         epochs=sum(stage.epochs for stage in stages_of(space, space.method())),
         request=request,
-        status=status(folder),
+        status="busy" if folder.worker and not folder.finished else status(folder),
     )
 
 
 def _name(number: int, group: Sequence[Workspace]) -> str:
+    """Different for other runs: a job of an earlier sweep may still be queued under its own name."""
     config = group[0].config
-    words = (f"{number:03}", config.dataset, short_name(config.backbone.name), f"seed{config.seed}")
+    mark = hashlib.sha256(" ".join(space.run_id for space in group).encode()).hexdigest()[:6]
+    words = (f"{number:03}", config.dataset, short_name(config.backbone.name), f"seed{config.seed}", mark)
     return re.sub(r"[^A-Za-z0-9-]+", "-", "-".join(words))
 
 
-def sweep_folder(plan: SweepPlan, runs: Path) -> Path:
+def sweep_folder(experiment: Experiment, runs: Path) -> Path:
     """Where the sweep keeps its job files and logs: beside the runs, hidden from everything that looks for runs."""
-    return runs / ".sweeps" / plan.experiment.name
+    return runs / ".sweeps" / experiment.name

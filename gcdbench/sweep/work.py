@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.request import plan
-from gcdbench.engine.run import all_records, distinct, execute_all, workspaces
+from gcdbench.engine.run import all_records, directory, distinct, execute_all, workspaces
 from gcdbench.engine.workspace import Cache, Workspace
-from gcdbench.errors import GcdbenchError
+from gcdbench.errors import DataError, GcdbenchError
 from gcdbench.ranks.group import Ranks
 from gcdbench.results.record import Record
 from gcdbench.sweep.jobfile import JobFile
 
 
-def work(job: JobFile, ranks: Ranks, reporter: Reporter) -> list[Record]:
-    """The records; what failed is told when everything else is done."""
+def work(job: JobFile, file: Path, ranks: Ranks, reporter: Reporter) -> list[Record]:
+    """The records; what failed is told when everything else is done.
+
+    A run that has failed since the job's file was written is not tried again: the job was then queued again for the
+    sake of others.
+    """
     place, cache = job.place.open(ranks), Cache()
     spaces: list[Workspace] = []
-    fault: GcdbenchError | None = None
-    for request in job.requests:
+    faults: list[GcdbenchError] = []
+    for request, wanted in zip(job.requests, job.run_ids, strict=True):
         try:
-            spaces += workspaces(plan(request), place, reporter, cache)
-        except GcdbenchError as found:  # this machine lacks something; the other runs may work
-            fault = fault or found
-            reporter.warn(str(found))
+            (space,) = workspaces(plan(request), place, reporter, cache)
+            if space.run_id != wanted:
+                raise DataError(
+                    f"Here this is the run {space.run_id}, not {wanted}: this machine sees other data, weights or "
+                    "versions of plugins than the one that planned the sweep."
+                )
+        except GcdbenchError as fault:  # this machine lacks something; the other runs may work
+            faults.append(fault)
+            reporter.warn(str(fault))
+            continue
+        folder = directory(space, place.runs)
+        if ranks.from_first(lambda folder=folder: folder.failed_after(file)):  # type: ignore[misc]
+            faults.append(GcdbenchError(f"{request.method}, seed {space.config.seed} has failed: {folder.failure}"))
+            continue
+        spaces.append(space)
     records = all_records(execute_all(distinct(spaces), place, reporter))
-    if fault is not None:
-        raise fault
+    if faults:
+        raise faults[0]
     return records

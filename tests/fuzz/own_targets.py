@@ -250,7 +250,7 @@ class Jobs(Target):
         )
         for row in rows:
             plan(row)  # what is imported on the way is imported now, not while a damaged file is read
-        JobFile(JobPlace("runs", "data", "cache", workers=2), rows).write(self.root / "seed.json")
+        JobFile(JobPlace("runs", "data", "cache", workers=2), rows, ("abc", "def")).write(self.root / "seed.json")
         return [(self.root / "seed.json").read_bytes()]
 
     def prepare(self, content: bytes, random: Random) -> None:

@@ -136,7 +136,8 @@ def test_submitit_runs_the_same_sweep(gcdbench, tmp_path, sequential):
 def slurm_launcher(tmp_path, **config):
     from gcdbench.launchers.slurm import SlurmConfig, SlurmLauncher
 
-    resources = Resources(config.pop("gpus", None), config.pop("cpus", None), config.pop("memory", None), 30)
+    names = ("gpus", "cpus", "memory_gb", "minutes")
+    resources = Resources(**{"minutes": 30, **{n: config.pop(n) for n in names if n in config}})
     return SlurmLauncher(SlurmConfig(**config), resources, "auto", tmp_path)
 
 
@@ -180,7 +181,7 @@ def test_the_script_that_slurm_is_given(tmp_path, monkeypatch):
         (programs / name).chmod(0o755 | stat.S_IEXEC)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     launcher = slurm_launcher(
-        tmp_path / "sweep", gpus=2, cpus=6, memory=40.0, partition="fast", account="birds", parallel=5, warning=90,
+        tmp_path / "sweep", gpus=2, cpus=6, memory_gb=40.0, partition="fast", account="birds", parallel=5, warning=90,
         setup=("module load cuda",),
     )  # fmt: skip
     jobs = [
@@ -206,6 +207,29 @@ def test_the_script_that_slurm_is_given(tmp_path, monkeypatch):
     assert task.command == list(jobs[3].command)
     assert task.environment == {"OMP_NUM_THREADS": "6", "A": "b"}
     assert set(vars(task)) == {"command", "environment", "log", "_process"}
+
+
+def test_a_lost_job_of_slurm_is_told_at_once_and_once(tmp_path, monkeypatch):
+    """submitit itself would wait a quarter of a minute for the result of each, at every look."""
+    test_the_script_that_slurm_is_given(tmp_path, monkeypatch)
+    said = "#!/bin/sh\necho 'JobID|State'\nfor n in 0 1 2 3 4 5 6; do echo \"42_$n|FAILED\"; done\n"
+    (tmp_path / "bin" / "sacct").write_text(said)
+    launcher = slurm_launcher(tmp_path / "again")
+    jobs = [LaunchJob(f"job-{n}", ("true",), {}, tmp_path / f"{n}.log") for n in range(7)]
+    launcher.submit(jobs)
+    started = time.monotonic()
+    for _ in range(3):
+        states = launcher.poll()
+    assert time.monotonic() - started < 5
+    assert {(s.phase, s.reason) for s in states.values()} == {("lost", "Slurm says FAILED")}
+
+
+def test_impossible_limits_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    with pytest.raises(UsageError, match="--minutes is 2, but a job is told 120 seconds before"):
+        slurm_launcher(tmp_path, minutes=2)
+    with pytest.raises(UsageError, match="parallel is 0"):
+        slurm_launcher(tmp_path, parallel=0)
 
 
 def test_without_slurm_that_is_said(tmp_path, monkeypatch):

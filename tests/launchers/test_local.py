@@ -59,6 +59,19 @@ def test_defaults_follow_the_machine(monkeypatch, tmp_path):
     assert len(launcher.slots) == 4
 
 
+def test_gpus_are_named_as_they_were_given_to_this_process(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, MIG-x")
+    assert [local.visible(n) for n in range(3)] == ["5", "MIG-x", "2"]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert local.visible(1) == "1"
+
+
+@pytest.mark.parametrize("limit", [{"minutes": 5}, {"memory_gb": 2.0}])
+def test_limits_that_cannot_be_kept_are_refused(limit, tmp_path):
+    with pytest.raises(UsageError, match="no limits"):
+        LocalLauncher(LocalConfig(), Resources(**limit), "cpu", tmp_path)
+
+
 def job(tmp_path, name, code):
     return LaunchJob(name, (sys.executable, "-c", code), {"COLOUR": "green"}, tmp_path / f"{name}.log")
 

@@ -151,6 +151,20 @@ def test_lanes_on_ranks_are_the_runs_alone_on_ranks():
     assert difference(both[1].plain(), alone.plain(), "run") is not None
 
 
+@pytest.mark.parametrize("rule", ["last", "best-base-test"])
+def test_one_rank_scores_whatever_the_selection_rule(rule, monkeypatch):
+    from gcdbench.engine import selected
+
+    scored = []
+    original = selected.score
+    monkeypatch.setattr(selected, "score", lambda space, *a: scored.append(space.ranks.rank) or original(space, *a))
+    lab = lab_of("simgcd")
+    settings = {"eval.every": 1, "train.epochs": 2, "eval.selection": rule}
+    lab.train_on_ranks(2, lab.space(settings=settings))
+    assert scored == [0] * len(scored)
+    assert len(scored) >= 2
+
+
 def test_a_method_that_draws_inside_its_tail_is_refused(monkeypatch):
     """Dropout there falls differently on every rank: what comes after would not be the same on all of them."""
     from gcdbench.backbone.vit import Tail

@@ -72,6 +72,15 @@ def test_lanes_and_stores_save_what_they_share(tmp_path):
     assert cost(tmp_path, tflops=120.0).hours(1e18) == pytest.approx(found.hours(1e18) / 2)
 
 
+def test_rows_that_mean_the_same_run_count_once_and_evaluation_counts(tmp_path):
+    twice = cost(tmp_path, more='[[row]]\nkey = "same"\nlabel = "Same"\nmethod = "rlcd"\nrecipe = "paper"\n')
+    assert twice.places[0].runs == 6
+    often = RunRequest("rlcd", "digits", seeds=(0,), epochs=5, settings={"eval.every": 2})
+    assert [len(count_run(r, HERE).passes("test")) for r in (often, RunRequest("rlcd", "digits", seeds=(0,)))] == [4, 1]
+    selected = RunRequest("rlcd", "digits", seeds=(0,), epochs=5, settings={"eval.selection": "best-base-test"})
+    assert count_run(selected, HERE).predictions == 10
+
+
 def test_stages_of_other_names_share_nothing(tmp_path):
     alone = cost(tmp_path).total("lanes")
     more = '[[row]]\nkey = "uno"\nlabel = "UNO"\nmethod = "uno"\n'

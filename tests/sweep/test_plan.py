@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.run import Place
 from gcdbench.engine.stores import Shelf
 from gcdbench.engine.studies import Asked
-from gcdbench.errors import UsageError
+from gcdbench.errors import GcdbenchError, UsageError
+from gcdbench.ranks.group import ALONE
 from gcdbench.results.experiment import parse_experiment
 from gcdbench.sweep.jobfile import JobFile, JobPlace
 from gcdbench.sweep.plan import plan_sweep
+from gcdbench.sweep.work import work
 from tests.sweep.sweeps import write_sweep
 
 pytestmark = pytest.mark.usefixtures("few_digits")
@@ -28,7 +31,10 @@ def planned(tmp_path, retry_failed=False, lanes=32, **more):
 def test_runs_with_the_same_batches_are_one_job(tmp_path):
     plan = planned(tmp_path)
     assert [(len(job.runs), {run.seed for run in job.runs}) for job in plan.jobs] == [(3, {0}), (3, {1})]
-    assert [job.name for job in plan.jobs] == ["001-digits-digits-vit-seed0", "002-digits-digits-vit-seed1"]
+    names = [job.name for job in plan.jobs]
+    assert [name[:-7] for name in names] == ["001-digits-digits-vit-seed0", "002-digits-digits-vit-seed1"]
+    assert [job.name for job in planned(tmp_path).jobs] == names
+    assert planned(tmp_path, epochs=2).jobs[0].name != names[0]  # whose file may still be wanted
     assert {run.status for run in plan.runs} == {"new"}
     assert {run.epochs for run in plan.runs} == {1}
     assert len(planned(tmp_path, lanes=2).jobs) == 4
@@ -59,6 +65,33 @@ def test_what_is_finished_is_left_out_and_what_failed_waits_to_be_asked_for(tmp_
     assert next(run for run in again.runs if run.status == "failed").folder.failure == "The disk is made of cheese."
 
 
+def test_runs_that_somebody_works_on_are_left_to_him(tmp_path):
+    run = planned(tmp_path).jobs[0].runs[0]
+    with run.folder.lock(lambda who: None):
+        plan = planned(tmp_path)
+        assert plan.count("busy") == 1
+        assert sum(len(job.runs) for job in plan.jobs) == 5
+        assert f"process {os.getpid()}" in run.folder.worker
+    assert run.folder.worker is None
+    assert planned(tmp_path).count("new") == 6
+
+
+def test_a_run_that_has_failed_is_not_tried_again_because_its_job_is(tmp_path):
+    """Nor one that is another run on this machine."""
+    plan = planned(tmp_path)
+    job, failed = plan.jobs[0], plan.jobs[0].runs[1]
+    ids = [run.run_id for run in job.runs]
+    place = JobPlace(str(tmp_path / "runs"), "data", str(tmp_path / "cache"), "cpu")
+    path = tmp_path / "job.json"
+    JobFile(place, tuple(run.request for run in job.runs), tuple([*ids[:2], "other"])).write(path)
+    failed.folder.open()
+    failed.folder.write_failure("It rains.")
+    with pytest.raises(GcdbenchError, match="It rains|not other"):
+        work(JobFile.read(path), path, ALONE, Reporter())
+    assert [run.folder.finished for run in job.runs] == [True, False, False]
+    assert failed.folder.failure == "It rains."
+
+
 def test_rows_that_cannot_run_do_not_keep_others_from_running(tmp_path):
     more = '[[row]]\nkey = "odd"\nlabel = "Odd"\nmethod = "rlcd"\nsettings = { "data.k" = 3 }\n'
     plan = planned(tmp_path, more=more)
@@ -72,15 +105,17 @@ def test_a_job_file_makes_the_same_runs(tmp_path):
     plan = planned(tmp_path, more='[[override]]\nkey = "k"\nlabel = "K"\nsettings = { "train.lr" = 0.5 }\n')
     place = JobPlace(str(tmp_path / "runs"), "data", str(tmp_path / "cache"), "cpu", lanes=3)
     for job in plan.jobs[:1]:
-        JobFile(place, tuple(run.request for run in job.runs)).write(tmp_path / "job.json")
+        ids = tuple(run.run_id for run in job.runs)
+        JobFile(place, tuple(run.request for run in job.runs), ids).write(tmp_path / "job.json")
         read = JobFile.read(tmp_path / "job.json")
+        assert read.run_ids == ids
         assert read.place == place
         assert read.requests == tuple(run.request for run in job.runs)
         opened = read.place.open()
         assert (opened.runs, opened.lanes, opened.device) == (tmp_path / "runs", 3, "cpu")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 2}', '{"version": 1, "place": {}, "requests": []}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 2}', '{"version": 1, "place": {}, "runs": []}'])
 def test_a_damaged_job_file_is_told(text, tmp_path):
     (tmp_path / "job.json").write_text(text)
     with pytest.raises(UsageError, match="job.json"):
