@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from gcdbench.backbone.block import pick, read_block, reads_exactly
-from gcdbench.errors import UsageError
-from gcdbench.ranks.whole import whole_batch
+from gcdbench.errors import PluginError, UsageError
+from gcdbench.ranks.whole import sharing, whole_batch
 
 
 class Trunk(nn.Module):
@@ -79,6 +79,8 @@ class Tail(nn.Module):
         ``extra`` is (extra, dim), shared by all rows and appended before the last block. In a training step on several
         ranks the tokens are those of this rank's rows, and what is returned is that of the whole batch.
         """
+        if sharing():
+            _refuse_chance(self)
         x = tokens if self.stem is None else self.stem(tokens)
         for block in list(self.blocks)[:-1]:
             x = block(x)
@@ -90,6 +92,16 @@ class Tail(nn.Module):
         last = self.blocks[-1]
         x = read_block(last, x, count) if self.exact_read else pick(last(x), count)
         return whole_batch(self.norm(x) if self.use_norm else x)  # type: ignore[operator]
+
+
+def _refuse_chance(tail: nn.Module) -> None:
+    """What a rank drops from its own rows is not what one process would drop."""
+    for module in tail.modules():
+        if module.training and max(getattr(module, "p", 0) or 0, getattr(module, "drop_prob", 0) or 0) > 0:
+            raise PluginError(
+                f"The tail drops at random ({type(module).__name__}), which cannot be the same on several processes as "
+                "on one: train in one process, or without."
+            )
 
 
 class SplitViT:

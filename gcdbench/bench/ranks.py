@@ -37,21 +37,21 @@ def ranks(scene: Scene) -> Iterator[Found]:
 
 def _measured(scene: Scene, count: int, crop: int) -> dict[str, Any]:
     """What the first of so many processes says of its steps."""
-    from gcdbench.ranks.launch import free_port, rank_environment
+    from gcdbench.ranks.launch import meeting_place, rank_environment
 
     asked = json.dumps({"folder": str(scene.folder), "sizes": asdict(scene.sizes), "crop": crop})
-    port = free_port()
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", __name__, asked],
-            env={**rank_environment(rank, count, port), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(count)
-    ]
-    answers = [process.communicate() for process in processes]
+    with meeting_place() as store:
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", __name__, asked],
+                env={**rank_environment(rank, count, store), "OMP_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(count)
+        ]
+        answers = [process.communicate() for process in processes]
     if any(process.returncode for process in processes):
         raise GcdbenchError(f"A process of the benchmark failed: {answers[0][1] or answers[-1][1]}")
     return json.loads(answers[0][0].splitlines()[-1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib import import_module
 
@@ -13,7 +12,7 @@ from gcdbench.cli.options import SuggestingGroup
 from gcdbench.cli.output import plain
 from gcdbench.engine.interrupts import Interrupts
 from gcdbench.errors import EXIT_CODES, GcdbenchError, Terminated
-from gcdbench.ranks.launch import launched
+from gcdbench.ranks.launch import other_rank
 from gcdbench.ranks.parent import end_with_parent
 
 COMMANDS = {
@@ -112,6 +111,6 @@ _SAVED = "What a run has done is saved: the same command without --force goes on
 
 
 def _say(message: str) -> None:
-    if launched() and os.environ["RANK"] != "0":  # the first rank has been told and says it
+    if other_rank():  # the first rank has been told and says it
         return
     click.echo(f"Error: {plain(message)}", err=True)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gcdbench.files import json_text
+from gcdbench.ranks.launch import other_rank
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document on standard output and nothing else."
@@ -42,8 +43,8 @@ def out() -> Console:
 
 
 def err() -> Console:
-    """Console on standard error."""
-    return PlainConsole(stderr=True, highlight=False)
+    """Console on standard error; of several ranks the first one speaks."""
+    return PlainConsole(stderr=True, highlight=False, quiet=other_rank())
 
 
 def note(text: str) -> None:

@@ -65,7 +65,9 @@ def place_options(command: Command) -> Command:
 def _on_ranks(command: Command) -> Command:
     @functools.wraps(command)
     def wrapped(gpus: int | None, **options: Any) -> Any:
-        wanted = 1 if options.get("dry_run") else gpus
+        from gcdbench.ranks.launch import launched
+
+        wanted = 1 if options.get("dry_run") and not launched() else gpus
         return on_ranks(wanted, options["device"], lambda: command(**options))
 
     return cast(Command, wrapped)

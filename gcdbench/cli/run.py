@@ -84,7 +84,9 @@ def run_command(
     display, cache = show_progress(), Cache()
     # What a plugin prints is not the answer.
     with display, redirect_stdout(sys.stderr) if as_json else nullcontext():
-        spaces = distinct(space for one in planned for space in workspaces(one, place, display, cache))
+        spaces = place.ranks.together(
+            lambda: distinct(space for one in planned for space in workspaces(one, place, display, cache))
+        )
         if dry_run:
             plans = [describe_plan(space, place.runs) for space in spaces]
         else:

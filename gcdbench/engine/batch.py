@@ -44,7 +44,8 @@ def run_jobs(jobs: Sequence[Job], place: Place, reporter: Reporter, train: bool 
     owned: list[tuple[Outcome, Workspace]] = []
     for outcome in outcomes:
         try:
-            spaces = list(workspaces(plan(outcome.job.request), place, reporter, cache))
+            request = outcome.job.request
+            spaces = place.ranks.together(lambda r=request: list(workspaces(plan(r), place, reporter, cache)))  # type: ignore[misc]
         except GcdbenchError as fault:
             outcome.fault = fault
             continue

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from gcdbench.errors import UsageError
-from gcdbench.ranks.launch import launched, local_rank
+from gcdbench.ranks.launch import gpu_number, launched
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 _TYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": None}
@@ -95,8 +95,10 @@ def free_memory() -> int | None:
 def choose_device(asked: str) -> torch.device:
     """The device asked for, or the best one there is."""
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
-    if cuda and asked in ("auto", "cuda") and launched():  # by number: threads have a current device of their own
-        return torch.device("cuda", local_rank())
+    if launched() and asked in ("auto", "cuda") and cuda:  # by number: threads have a current device of their own
+        return torch.device("cuda", gpu_number(torch.cuda.device_count()))
+    if launched() and asked == "auto":
+        return torch.device("cpu")
     if asked == "auto":
         return torch.device("cuda" if cuda else "mps" if mps else "cpu")
     if (asked == "cuda" and not cuda) or (asked == "mps" and not mps):

@@ -11,11 +11,11 @@ from itertools import islice
 from gcdbench.contracts import Batch, Progress
 from gcdbench.data.views import ViewPlan
 from gcdbench.engine.feed import batches, epoch_plans
-from gcdbench.engine.interrupts import Interrupts, interruption
+from gcdbench.engine.interrupts import Interrupts, agreed, interruption
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.runner import Runner
 from gcdbench.errors import PluginError, RankLost
-from gcdbench.ranks.group import ALONE, Ranks
+from gcdbench.ranks.group import ALONE, Ranks, is_settled
 
 CHECKPOINT_EVERY = 300.0
 """Seconds between checkpoints within an epoch, unless the user says otherwise; each epoch ends with one anyway."""
@@ -75,19 +75,7 @@ def _alive(runners: Iterable[Runner]) -> list[Runner]:
 
 def attempt(runner: Runner, action: Callable[[], object], reporter: Reporter) -> None:
     """Do something for one lane, on all ranks; what it does wrong on any of them ends this lane alone."""
-    ranks = runner.space.ranks
-
-    def settled() -> None:
-        try:
-            action()
-        except RankLost:
-            raise
-        except Exception as fault:
-            ranks.settle(fault)
-            raise
-        ranks.settle(None)
-
-    try_alone(runner, settled, reporter)
+    try_alone(runner, lambda: runner.space.ranks.together(action), reporter)
 
 
 def try_alone(runner: Runner, action: Callable[[], object], reporter: Reporter) -> None:
@@ -137,6 +125,8 @@ def _epoch(cohort: Sequence[Runner], reporter: Reporter, pace: Pace, interrupts:
     except RankLost:
         raise
     except Exception as fault:  # the images or the trunk, which all of them need
+        if not ranks.alone and not is_settled(fault):
+            raise RankLost(f"The first process has failed alone: {fault}") from fault
         for runner in _alive(lanes):
             reporter.dropped(runner.space, runner.stop(fault))
         return
@@ -151,16 +141,7 @@ def _epoch(cohort: Sequence[Runner], reporter: Reporter, pace: Pace, interrupts:
 
 def _together(stream: Iterator[tuple[ViewPlan, Batch]], ranks: Ranks) -> Iterator[tuple[ViewPlan, Batch]]:
     """The batches; what one rank cannot read or compute is the fault of all."""
-    while True:
-        found = None
-        try:
-            found = next(stream, None)
-        except Exception as fault:
-            ranks.settle(fault)
-            raise
-        ranks.settle(None)
-        if found is None:
-            return
+    while (found := ranks.together(lambda: next(stream, None))) is not None:
         yield found
 
 
@@ -172,7 +153,7 @@ def _due(pace: Pace, interrupts: Interrupts, ranks: Ranks) -> bool:
         return late
     late_there, number = ranks.largest([int(late and ranks.first), interrupts.take()])
     if number:
-        raise interruption(number)
+        raise agreed(interruption(number))
     return bool(late_there)
 
 
@@ -201,7 +182,8 @@ def _step(runner: Runner, plan: ViewPlan, batch: Batch, step: int, reporter: Rep
 
     if not runner.over:
         attempt(runner, blame, reporter)
-    return next(batches(runner.space, [plan], runner.space.ranks))[1]
+    ranks = runner.space.ranks
+    return next(_together(batches(runner.space, [plan], ranks), ranks))[1]
 
 
 def _versions(batch: Batch) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -165,6 +166,8 @@ def execute_all(
     One that fails keeps its fault and the others go on. The results are in the order of the workspaces.
     """
     unique = {space.run_id: space for space in spaces}
+    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") or 0):
+        force = False  # what this command has begun, it goes on with
     require_same(list(unique), place.ranks)
     results = finished_runs(unique, place, force)
     groups = trunk_groups((s for run_id, s in unique.items() if run_id not in results), place.lanes)

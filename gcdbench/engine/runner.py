@@ -253,14 +253,13 @@ class Runner:
             return
         lane = self._lane
         drawn = [zlib.crc32(self._random.get_state().numpy().tobytes()), self._ambient.digest()]
-        marks = [*drawn, *lane.digest()]
-        same = [high == -low for high, low in zip(*_extremes(self.ranks, marks), strict=True)]
-        if not all(same[: len(drawn)]):
+        same = [high == -low for high, low in zip(*_extremes(self.ranks, [*drawn, lane.digest()]), strict=True)]
+        if not all(same[:-1]):
             raise PluginError(
                 f"The method '{lane.name}' draws random numbers that depend on how rows are shared among processes "
                 "(dropout inside the tail?): train it in one process."
             )
-        if not all(same):
+        if not same[-1]:
             lane.restore(self.ranks.send(lane.state()))
             note = "The processes of this run round differently: at ends of epochs all take the first one's weights."
             if note not in self.space.warnings:
@@ -339,6 +338,8 @@ class Runner:
             and self.saves_within
             and self.ranks.first
             and not isinstance(fault, _TAINTED)
+            # A GPU may wait for ever for a message of a rank that is gone.
+            and not (isinstance(fault, RankLost) and self.space.compute.device.type == "cuda")
         ):
             self._save_before_stopping()
         if isinstance(fault, Exception):

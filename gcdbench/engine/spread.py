@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 def require_same(run_ids: Sequence[str], ranks: Ranks) -> None:
     """All ranks must mean the same runs: other data, weights or versions of plugins on one machine make others."""
     wanted = ranks.send(list(run_ids))
-    fault = None
-    if wanted != list(run_ids):
-        fault = UsageError(
-            "The processes of this run do not see the same data, weights, settings and plugins: "
-            f"the first one means the run {(wanted or ['none'])[0]}, this one {([*run_ids] or ['none'])[0]}."
-        )
-    ranks.settle(fault)
-    if fault is not None:
-        raise fault
+
+    def compare() -> None:
+        if wanted != list(run_ids):
+            raise UsageError(
+                "The processes of this run do not see the same data, weights, settings and plugins: "
+                f"the first one means the run {(wanted or ['none'])[0]}, this one {([*run_ids] or ['none'])[0]}."
+            )
+
+    ranks.together(compare)
 
 
 def follow(runners: Sequence[Runner], ranks: Ranks) -> None:
@@ -40,7 +40,7 @@ def follow(runners: Sequence[Runner], ranks: Ranks) -> None:
         runner.saves_within = state["saves_within"]
         runner.space.warnings[:] = state["warnings"]
         if state["fault"] is not None:
-            runner.stop(error_like(*state["fault"]))
+            runner.stop(_error(state["fault"]))
         elif state["over"]:
             runner.close()
 
@@ -64,8 +64,13 @@ def share_records(results: dict[str, Result], ranks: Ranks) -> None:
         results[run_id] = dataclasses.replace(
             results[run_id],
             record=None if record is None else Record(**record),
-            fault=None if fault is None else error_like(*fault),
+            fault=None if fault is None else _error(fault),
         )
+
+
+def _error(words: Sequence[str]) -> GcdbenchError:
+    name, text, code = words
+    return error_like(name, text, int(code))
 
 
 def _plain(record: Record | None) -> dict[str, Any] | None:

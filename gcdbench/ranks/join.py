@@ -13,12 +13,14 @@ import torch.distributed as dist
 
 from gcdbench.errors import GcdbenchError, Terminated, UsageError
 from gcdbench.ranks.group import ALONE, Ranks
-from gcdbench.ranks.launch import launched, local_rank
+from gcdbench.ranks.launch import STORE, gpu_number, launched
 from gcdbench.ranks.watch import Watch
 
 MESSAGE_MINUTES = 30
 """A message between GPUs that takes longer than this has been lost. Before each, all hosts have said they are there."""
 _current: Ranks | None = None
+_joined = 0
+"""How often this process has joined others."""
 
 
 def current() -> Ranks:
@@ -38,6 +40,8 @@ def joined(device: str = "auto") -> Iterator[Ranks]:
         yield ranks
         ranks.largest([0])  # nobody leaves while another one still works
     except BaseException as fault:
+        if getattr(fault, "agreed", False) and not ranks.first and ranks.watch is not None:
+            ranks.watch.await_first()  # which saves the run
         ranks.close(*_last_words(fault))
         raise
     else:
@@ -48,24 +52,28 @@ def joined(device: str = "auto") -> Iterator[Ranks]:
 
 
 def _join(device: str) -> Ranks:
+    global _joined
     on_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
     if device == "mps":
         raise UsageError("Apple's GPU cannot be shared by several processes: use --device cpu, or one process.")
     place = torch.device("cpu")
     options: dict[str, Any] = {}
     if on_gpu:
-        here, found = local_rank(), torch.cuda.device_count()
-        if here >= found:
-            raise UsageError(f"Process {here + 1} on this machine has no GPU: torch finds {found} here.")
-        place = torch.device("cuda", here)
+        found = torch.cuda.device_count()
+        wanted = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if STORE in os.environ else gpu_number(found) + 1
+        if wanted > found:
+            raise UsageError(f"{wanted} processes on this machine are to have a GPU each, but torch finds {found}.")
+        place = torch.device("cuda", gpu_number(found))
         torch.cuda.set_device(place)
         options["device_id"] = place
     try:
         backend = "nccl" if on_gpu else "gloo"
         patience = timedelta(minutes=MESSAGE_MINUTES) if on_gpu else timedelta(days=7)
-        store, rank, size = next(dist.rendezvous("env://"))
-        # torchrun may keep one store for all its restarts: addresses of processes that are dead must not be found.
-        store = dist.PrefixStore(f"gcdbench/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        store, rank, size = _store()
+        # torchrun keeps one store for all restarts, and a script may make several runs: addresses of processes and
+        # groups that are no more must not be found.
+        _joined += 1
+        store = dist.PrefixStore(f"gcdbench/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{_joined}", store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience, **options)
         # Hosts wait here for each other while the first rank writes, scores or packs, however long that takes.
         control = dist.new_group(backend="gloo", timeout=timedelta(days=7))
@@ -74,13 +82,25 @@ def _join(device: str) -> Ranks:
         raise GcdbenchError(f"The processes of this run cannot find each other: {first}") from fault
     ranks = Ranks(dist.get_rank(), dist.get_world_size(), place, control)
     watch = Watch(ranks.rank, ranks.size)
-    if ranks.first:
-        ranks.send(watch.listen(os.environ["MASTER_ADDR"]))
-        watch.accept()
-    else:
-        watch.connect(ranks.send(None))
+    host = os.environ["MASTER_ADDR"]
+    try:
+        if ranks.first:
+            ranks.send(watch.listen(host))
+            watch.accept()
+        else:
+            watch.connect(ranks.send(None), host)
+    except OSError as fault:
+        raise GcdbenchError(f"The processes of this run cannot find each other: {fault}") from fault
     ranks.watch = watch
     return ranks
+
+
+def _store() -> tuple[Any, int, int]:
+    """Where ranks leave their addresses: the launcher's store, or the file of `--gpus`."""
+    if STORE in os.environ:
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        return dist.FileStore(os.environ[STORE], size), rank, size
+    return next(dist.rendezvous("env://"))
 
 
 def _last_words(fault: BaseException) -> tuple[int, str]:

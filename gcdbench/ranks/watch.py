@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from gcdbench.ranks.launch import STORE
+
 GRACE = 15.0
 """Seconds this process has to end by itself after another one was lost."""
 LOST = 7
@@ -34,6 +36,8 @@ class Watch:
         self._done: set[int] = set()
         self._why: str | None = None
         self._lost = threading.Event()
+        self._first_ended = threading.Event()
+        self._parent = os.getppid() if STORE in os.environ else 0
         self._closing = False
         self._lock = threading.Lock()
 
@@ -42,10 +46,13 @@ class Watch:
     def listen(self, host: str) -> str:
         """On the first rank: where the others find it, as text that only they are given."""
         self._secret = secrets.token_hex(16)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        local = host in ("localhost", "127.0.0.1", "::1")
-        self._server = socket.create_server((host if local else "", 0), family=family)
-        return json.dumps({"host": host, "port": self._server.getsockname()[1], "secret": self._secret})
+        if host in ("localhost", "127.0.0.1"):
+            self._server = socket.create_server(("127.0.0.1", 0))
+        elif socket.has_dualstack_ipv6():
+            self._server = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+        else:
+            self._server = socket.create_server(("", 0))
+        return json.dumps({"port": self._server.getsockname()[1], "secret": self._secret})
 
     def accept(self, seconds: float = 120.0) -> None:
         """On the first rank: wait until all others have come. Whoever does not know the secret is sent away."""
@@ -53,9 +60,9 @@ class Watch:
         while len(self._peers) < self.size - 1:
             self._server.settimeout(max(0.1, ends - time.monotonic()))
             peer, _ = self._server.accept()
-            peer.settimeout(10.0)
+            peer.settimeout(2.0)
             with suppress(OSError, ValueError, KeyError, TypeError):
-                hello = json.loads(_line(peer))
+                hello = json.loads(_line(peer, most=200))
                 rank = int(hello["rank"])
                 if secrets.compare_digest(str(hello["secret"]), self._secret) and 0 < rank < self.size:
                     self._peers[rank] = _kept_alive(peer)
@@ -64,10 +71,10 @@ class Watch:
         self._server.close()
         self._start()
 
-    def connect(self, where: str) -> None:
-        """On other ranks: go to the first one."""
+    def connect(self, where: str, host: str) -> None:
+        """On other ranks: go to the first one, by the name that this machine has for it."""
         place = json.loads(where)
-        peer = socket.create_connection((place["host"], place["port"]), timeout=60.0)
+        peer = socket.create_connection((host, place["port"]), timeout=60.0)
         peer.sendall(json.dumps({"rank": self.rank, "secret": place["secret"]}).encode() + b"\n")
         self._peers[0] = _kept_alive(peer)
         self._start()
@@ -82,9 +89,16 @@ class Watch:
             for rank, peer in self._peers.items():
                 waiting.register(peer, selectors.EVENT_READ, rank)
             while waiting.get_map() and not self._closing:
+                self._look_after_parent()
                 for key, _ in waiting.select(timeout=1.0):
                     if not self._heard(key.data, key.fileobj):
                         waiting.unregister(key.fileobj)
+
+    def _look_after_parent(self) -> None:
+        """The one that has started this process here is gone: nobody else would end one that waits for a message."""
+        if self._parent and os.getppid() != self._parent:
+            self._parent = 0
+            self._missing("The process that had started the ranks has ended.")
 
     def _heard(self, rank: int, peer: Any) -> bool:
         """A word of another rank, or its end; whether there may be more."""
@@ -92,6 +106,8 @@ class Watch:
             word = json.loads(_line(peer) or "null")
         except (OSError, ValueError):
             word = None
+        if rank == 0:
+            self._first_ended.set()
         if self._closing:
             return False
         if word is None:
@@ -128,6 +144,10 @@ class Watch:
             with suppress(OSError):
                 print(f"Error: {sentence}", file=sys.stderr, flush=True)
         os._exit(code)
+
+    def await_first(self, seconds: float = 600.0) -> None:
+        """Until the first rank has ended."""
+        self._first_ended.wait(seconds)
 
     def why(self, seconds: float = 0.0) -> str | None:
         """Which rank is missing, if one is; it may take a moment until that is known."""
@@ -167,7 +187,7 @@ class Watch:
                 peer.shutdown(socket.SHUT_WR)
 
 
-def _line(peer: socket.socket) -> str:
+def _line(peer: socket.socket, most: int = 100_000) -> str:
     """One line of text; empty at the end."""
     found = b""
     while not found.endswith(b"\n"):
@@ -175,7 +195,7 @@ def _line(peer: socket.socket) -> str:
         if not byte:
             break
         found += byte
-        if len(found) > 100_000:
+        if len(found) > most:
             raise ValueError("a line without an end")
     return found.decode("utf-8", "replace")
 

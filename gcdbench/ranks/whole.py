@@ -14,6 +14,8 @@ from gcdbench.errors import PluginError
 from gcdbench.ranks.group import Ranks
 
 _batch: ContextVar[tuple[Ranks, int] | None] = ContextVar("batch", default=None)
+_everywhere: tuple[Ranks, int] | None = None
+"""The same for threads of this process that know nothing of it: autograd's own, where parts may be computed again."""
 
 
 @contextmanager
@@ -22,11 +24,19 @@ def shared_batch(ranks: Ranks, rows: int) -> Iterator[None]:
     if ranks.alone:
         yield
         return
+    global _everywhere
     token = _batch.set((ranks, rows))
+    before, _everywhere = _everywhere, (ranks, rows) if ranks.control is not None else _everywhere
     try:
         yield
     finally:
+        _everywhere = before
         _batch.reset(token)
+
+
+def sharing() -> bool:
+    """Whether this is a training step on several ranks."""
+    return (_batch.get() or _everywhere) is not None
 
 
 def whole_batch(features: Tensor) -> Tensor:
@@ -35,7 +45,7 @@ def whole_batch(features: Tensor) -> Tensor:
     Tails do this by themselves. A method with a network of its own in place of a tail calls it on what that network
     gives. In one process, and outside a training step, it returns what it is given.
     """
-    shared = _batch.get()
+    shared = _batch.get() or _everywhere
     if shared is None:
         return features
     ranks, rows = shared

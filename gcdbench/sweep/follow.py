@@ -67,7 +67,7 @@ def write_jobs(jobs: Sequence[SweepJob], place: JobPlace, folder: Path) -> list[
         ids = tuple(run.run_id for run in job.runs)
         JobFile(place, tuple(run.request for run in job.runs), ids).write(path)
         # The same interpreter on every machine: a cluster's nodes share the environment as they share the runs.
-        command = (sys.executable, "-m", "gcdbench", "job", str(path))
+        command = (sys.executable, "-P", "-m", "gcdbench", "job", str(path))
         environment = {"GCDBENCH_CACHE": place.cache, "PYTHONUNBUFFERED": "1"}
         launch = LaunchJob(job.name, command, environment, folder / "logs" / f"{job.name}.log")
         found.append(Followed(job, launch))

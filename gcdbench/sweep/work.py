@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from gcdbench.engine.reporter import Reporter
-from gcdbench.engine.request import plan
-from gcdbench.engine.run import all_records, directory, distinct, execute_all, workspaces
+from gcdbench.engine.request import RunRequest, plan
+from gcdbench.engine.run import Place, all_records, directory, distinct, execute_all, workspaces
 from gcdbench.engine.workspace import Cache, Workspace
 from gcdbench.errors import DataError, GcdbenchError
 from gcdbench.ranks.group import Ranks
 from gcdbench.results.record import Record
 from gcdbench.sweep.jobfile import JobFile
+
+
+def _opened(request: RunRequest, wanted: str, place: Place, reporter: Reporter, cache: Cache) -> Workspace:
+    (space,) = workspaces(plan(request), place, reporter, cache)
+    if space.run_id != wanted:
+        raise DataError(
+            f"Here this is the run {space.run_id}, not {wanted}: this machine sees other data, weights or versions of "
+            "plugins than the one that planned the sweep."
+        )
+    return space
 
 
 def work(job: JobFile, file: Path, ranks: Ranks, reporter: Reporter) -> list[Record]:
@@ -25,12 +36,7 @@ def work(job: JobFile, file: Path, ranks: Ranks, reporter: Reporter) -> list[Rec
     faults: list[GcdbenchError] = []
     for request, wanted in zip(job.requests, job.run_ids, strict=True):
         try:
-            (space,) = workspaces(plan(request), place, reporter, cache)
-            if space.run_id != wanted:
-                raise DataError(
-                    f"Here this is the run {space.run_id}, not {wanted}: this machine sees other data, weights or "
-                    "versions of plugins than the one that planned the sweep."
-                )
+            space = ranks.together(partial(_opened, request, wanted, place, reporter, cache))
         except GcdbenchError as fault:  # this machine lacks something; the other runs may work
             faults.append(fault)
             reporter.warn(str(fault))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gcdbench.engine.seeding import global_state, set_global_state
 from gcdbench.errors import GcdbenchError, RankLost
-from gcdbench.ranks.group import Ranks
+from gcdbench.ranks.group import Ranks, packed, unpacked
 
 Value = TypeVar("Value")
 
@@ -26,7 +26,7 @@ class _Table:
     def __init__(self, size: int) -> None:
         self.turn = [threading.Semaphore(0) for _ in range(size)]
         self.given: list[dict[int, Any]] = [{} for _ in range(size)]
-        """Per rank what it gave in each round."""
+        """Per rank what it gave in the last rounds."""
         self.left = [False] * size
 
 
@@ -38,11 +38,12 @@ class TurnRanks(Ranks):
         self._table = table
         self._round = 0
 
-    def _exchange(self, value: Any) -> list[Any]:
+    def _give(self, value: Any) -> list[Any]:
         """What every rank gives in this round."""
         table, number = self._table, self._round
         self._round += 1
         table.given[self.rank][number] = value
+        table.given[self.rank].pop(number - 2, None)  # everybody has taken it
         self._pass_on()
         if any(number not in given for given in table.given):
             raise RankLost("Another rank has ended, or asks for something else.")
@@ -58,7 +59,8 @@ class TurnRanks(Ranks):
 
     def gather(self, local: Tensor) -> Tensor:
         """(size, ...) what each rank gives."""
-        found = self._exchange(local.detach().clone())
+        self.messages += 1
+        found = self._give(local.detach().clone())
         if any(one.shape != local.shape or one.dtype != local.dtype for one in found):
             raise GcdbenchError(f"Ranks give {[tuple(one.shape) for one in found]} to be gathered.")
         self.traffic["gathered"] += sum(one.numel() * one.element_size() for one in found)
@@ -66,27 +68,17 @@ class TurnRanks(Ranks):
 
     def average(self, tensors: Any) -> None:
         """Replace each by its mean over ranks."""
-        found = self._exchange([tensor.detach().clone() for tensor in tensors])
+        self.messages += 1
+        found = self._give([tensor.detach().clone() for tensor in tensors])
         self.traffic["averaged"] += sum(t.numel() * t.element_size() for t in tensors)
         for tensor, *values in zip(tensors, *found, strict=True):
             tensor.copy_(torch.stack(values).mean(0))
 
-    def largest(self, numbers: Any) -> list[int]:
-        """The largest of each number over all ranks."""
-        return [max(each) for each in zip(*self._exchange(list(numbers)), strict=True)]
+    def _exchange(self, own: list[int]) -> list[list[int]]:
+        return self._give(list(own))
 
-    def _numbers(self, numbers: Any) -> list[list[int]]:
-        return self._exchange(list(numbers))
-
-    def send(self, value: Any, source: int = 0) -> Any:
-        """What one rank has."""
-        return self._exchange(value)[source]
-
-    def settle(self, fault: Exception | None) -> None:
-        """Raise the fault of another rank."""
-        others = [one for one in self._exchange(fault) if one is not None]
-        if fault is None and others:
-            raise GcdbenchError(f"Another rank failed: {others[0]}")
+    def _pass(self, value: Any, source: int) -> Any:
+        return unpacked(self._give(packed(value) if self.rank == source else None)[source])
 
 
 def in_turns(size: int, action: Callable[[Ranks], Value]) -> list[Value]:

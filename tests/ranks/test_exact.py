@@ -170,6 +170,18 @@ def test_a_method_that_draws_inside_its_tail_is_refused(monkeypatch):
     from gcdbench.backbone.vit import Tail
     from gcdbench.errors import PluginError
 
+    lab = lab_of("rlcd")
+    space = space_of(lab, "fp32")
+    tail = Tail.train
+
+    def with_dropout(self, mode=True):
+        self.norm.drop_prob = 0.1  # as timm's blocks have it
+        return tail(self, mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tail, "train", with_dropout)
+        with pytest.raises(PluginError, match="drops at random"):
+            lab.train_on_ranks(2, space)
     original = Tail.forward
 
     def dropping(self, tokens, extra=None):
@@ -178,7 +190,6 @@ def test_a_method_that_draws_inside_its_tail_is_refused(monkeypatch):
         return original(self, tokens, extra)
 
     monkeypatch.setattr(Tail, "forward", dropping)
-    lab = lab_of("rlcd")
     with pytest.raises(PluginError, match="random numbers that depend on how rows are shared"):
         lab.train_on_ranks(2, space_of(lab, "fp32", **{"train.batch_size": UNEVEN}))
 

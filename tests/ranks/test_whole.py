@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from gcdbench.errors import GcdbenchError, PluginError, RankLost
+from gcdbench.errors import DataError, GcdbenchError, PluginError, RankLost
 from gcdbench.ranks.group import ALONE
 from gcdbench.ranks.whole import shared_batch, whole_batch
 from gcdbench.testing.turns import in_turns
@@ -131,6 +131,65 @@ def test_what_one_rank_finds_is_what_all_have_and_its_fault_the_fault_of_all():
 
     in_turns(2, rank)
     assert set(seen) == {ZeroDivisionError, GcdbenchError}
+
+
+def test_what_cannot_be_sent_is_told_on_all_ranks():
+    """Ranks in turns hand over what real ones would: on the host, and plain."""
+    found = in_turns(2, lambda ranks: ranks.from_first(lambda: [torch.arange(3), "a", {"b": 2.0}]))
+    assert torch.equal(found[1][0], torch.arange(3))
+    assert found[0][0] is not found[1][0]
+    told = []
+
+    def rank(ranks):
+        try:
+            ranks.from_first(lambda: object())
+        except PluginError as fault:
+            told.append(str(fault))
+
+    in_turns(2, rank)
+    assert len(told) == 2
+    assert all("cannot be sent" in text for text in told)
+
+
+@pytest.mark.parametrize("where", ["concatenate", "from_first", "largest", "settle"])
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_fault_meets_the_others_wherever_they_are(where, failing):
+    """One rank fails before it comes to where the other waits; both end with its reason, and can go on."""
+    calls = {
+        "concatenate": lambda ranks: ranks.concatenate(torch.zeros(2, 3)),
+        "from_first": lambda ranks: ranks.from_first(lambda: 1),
+        "largest": lambda ranks: ranks.largest([1, 2]),
+        "settle": lambda ranks: ranks.settle(None),
+    }
+
+    def rank(ranks):
+        def action():
+            if ranks.rank == failing:
+                raise DataError("the cat sat on it")
+            calls[where](ranks)
+
+        try:
+            ranks.together(action)
+        except DataError as fault:
+            return f"{fault} {fault.exit_code}", ranks.largest([ranks.rank])
+        return None
+
+    for said, after in in_turns(2, rank):
+        assert "the cat sat on it" in said
+        assert said.endswith("4")
+        assert after == [1]
+
+
+def test_ranks_that_have_sent_different_numbers_of_tensors_do_not_go_on():
+    """On GPUs a message only queues: one that nobody answers would meet the next one."""
+
+    def rank(ranks):
+        if ranks.rank == 0:
+            ranks.messages += 1
+        ranks.together(lambda: 1 / 0 if ranks.rank == 1 else None)
+
+    with pytest.raises(RankLost, match="has failed alone"):
+        in_turns(2, rank)
 
 
 def test_a_rank_that_leaves_is_missed():

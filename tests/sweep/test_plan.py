@@ -83,7 +83,7 @@ def test_a_run_that_has_failed_is_not_tried_again_because_its_job_is(tmp_path):
     ids = [run.run_id for run in job.runs]
     place = JobPlace(str(tmp_path / "runs"), "data", str(tmp_path / "cache"), "cpu")
     path = tmp_path / "job.json"
-    JobFile(place, tuple(run.request for run in job.runs), tuple([*ids[:2], "other"])).write(path)
+    JobFile(place, tuple(run.request for run in job.runs), (*ids[:2], "other")).write(path)
     failed.folder.open()
     failed.folder.write_failure("It rains.")
     with pytest.raises(GcdbenchError, match="It rains|not other"):
