@@ -73,7 +73,7 @@ class RayLauncher(Launcher):
         own = {} if address else {"num_cpus": config.cpus, "include_dashboard": False}
         try:
             self.ray.init(
-                address=address,
+                address=address or "local",  # not some other cluster that happens to run on this machine
                 namespace=config.namespace,
                 log_to_driver=False,
                 logging_level=logging.ERROR,

@@ -67,7 +67,7 @@ def test_failed_runs_are_listed_and_tried_again_on_request(gcdbench, tmp_path):
     (tmp_path / "broken").unlink()
     skipped = gcdbench("sweep", path, "--seed", "0", env=here)
     assert skipped.code == 1
-    assert "Failed before: Fragile, seed 0" in skipped.stderr
+    assert "Failed before: Fragile on digits, digits-vit, seed 0" in skipped.stderr
     assert "nothing to make" in skipped.stderr
     retried = gcdbench("sweep", path, "--seed", "0", "--retry-failed", env=here)
     assert retried.code == 0, retried.stderr

@@ -179,45 +179,126 @@ def test_torchrun_owns_the_ranks_and_its_restart_resumes(tmp_path):
 
 FAULTY = """
 import os
+import sys
+import time
 from gcdbench_simgcd import SimGCD
 
 class Faulty(SimGCD):
     def forward(self, batch, t):
         if os.environ.get("RANK") == "1" and t.epoch == 2:
-            {action}
+            {step}
         return super().forward(batch, t)
+
+    def predict(self, pool):
+        if os.environ.get("RANK") == "{rank}" and self.task.steps_per_epoch > 2:
+            {predict}
+        return super().predict(pool)
 """
 
 
-@pytest.mark.parametrize(
-    ("action", "code", "said"),
-    [
-        (
-            "raise ValueError('odd')",
-            7,
-            "Rank 1 of 2 has stopped: The method 'faulty' failed in forward: ValueError: odd",
-        ),
-        ("os._exit(3)", 7, "Rank 1 of 2 has ended without a word"),
-    ],
-)
-def test_a_fault_of_one_rank_alone_ends_all_within_a_minute(action, code, said, tmp_path):
-    (tmp_path / "faulty.py").write_text(FAULTY.format(action=action))
+def with_faulty(tmp_path: Path, step: str = "pass", predict: str = "pass", rank: int = 1) -> dict[str, str]:
+    """A plugin that fails on one rank alone, and the environment in which it is installed."""
+    (tmp_path / "faulty.py").write_text(FAULTY.format(step=step, predict=predict, rank=rank))
     meta = tmp_path / "faulty-1.0.dist-info"
-    meta.mkdir()
+    meta.mkdir(exist_ok=True)
     (meta / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1.0\n")
     (meta / "entry_points.txt").write_text("[gcdbench.methods]\nfaulty = faulty:Faulty\n")
-    done = subprocess.run(
-        command("run", "--method", "faulty", "--dataset", "digits", "--epochs", "50", "--gpus", "2"),
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == code, done.stderr
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    return {"PYTHONPATH": str(tmp_path)}
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [
+        ("raise ValueError('odd')", "Rank 1 of 2 has stopped: The method 'faulty' failed in forward: ValueError: odd"),
+        ("os._exit(3)", "Rank 1 of 2 has ended without a word"),
+    ],
+)
+def test_a_fault_of_one_rank_alone_ends_all_within_a_minute(action, said, gcdbench, tmp_path):
+    here = with_faulty(tmp_path, step=action)
+    started = time.monotonic()
+    answer = gcdbench("run", "--method", "faulty", "--dataset", "digits", "--epochs", 50, "--gpus", 2, env=here)
+    assert time.monotonic() - started < 60
+    assert answer.code == 7, answer.stderr
+    assert said in answer.stderr
+    assert "Traceback" not in answer.stderr
     assert list(tmp_path.glob("runs/faulty/digits/*/checkpoint/last.pt"))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_fault_of_one_rank_in_predict_is_the_fault_of_the_run(rank, gcdbench, tmp_path):
+    """The other rank waits for features meanwhile; it hears why, and the lane beside it is finished."""
+    once = "if not hasattr(sys, 'rehearsed'): sys.rehearsed = 1"  # the first rank rehearses
+    action = "raise ValueError('strange')"
+    text = f"{once}\n            else: {action}" if rank == 0 else action
+    here = with_faulty(tmp_path, predict=text, rank=rank)
+    answer = gcdbench("run", "--method", "faulty,supref", "--dataset", "digits", "--epochs", 1, "--gpus", 2, env=here)
+    assert answer.code == 5, answer.stderr
+    assert "failed in predict: ValueError: strange" in answer.stderr
+    assert list(outcome(tmp_path)) == ["supref"]
+
+
+def test_a_rank_that_cannot_even_begin_is_told(gcdbench, tmp_path):
+    """Its plugin is missing, say, on its machine; the others would wait for it for ever."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\nif os.environ.get('RANK') == '1':\n    sys.exit('This machine has no torch.')\n"
+    )
+    answer = gcdbench(
+        *("run", "--method", "rlcd", "--dataset", "digits", "--gpus", 2), env={"PYTHONPATH": str(tmp_path)}
+    )
+    assert answer.code in (1, 7)
+    assert "Rank 1 of 2" in answer.stderr
+    assert "no torch" in answer.stderr
+
+
+TWICE = """
+import gcdbench
+for seed in range(4):
+    (record,) = gcdbench.run("kmeans", "digits", seeds=seed, device="cpu")
+    assert record.world_size == 2
+print("all", record.run_id)
+"""
+
+
+def test_a_script_may_make_several_runs_under_torchrun(tmp_path):
+    (tmp_path / "twice.py").write_text(TWICE)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "twice.py"]
+    done = subprocess.run(launcher, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("all ") == 2
+    assert len(list(tmp_path.glob("runs/kmeans/digits/*/record.json"))) == 4
+
+
+SLOW = """
+import os, time
+from gcdbench.engine import checkpoint
+original = checkpoint.save
+def slow(folder, state):
+    if state["within"] is not None:
+        time.sleep(17)
+    original(folder, state)
+checkpoint.save = slow
+from gcdbench_simgcd import SimGCD as Faulty
+"""
+
+
+def test_a_slow_save_after_a_signal_is_waited_for(tmp_path):
+    """Longer than a lost rank would be waited for: the others have nothing to save and must not be missed."""
+    here = with_faulty(tmp_path)
+    (tmp_path / "faulty.py").write_text(SLOW)
+    arguments = ("run", "--method", "faulty", "--dataset", "digits", "--epochs", "400", "--gpus", "2")
+    process = subprocess.Popen(
+        command(*arguments), cwd=tmp_path, env={**os.environ, **here}, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        wait_for_epochs(tmp_path, 1)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=90)
+    finally:
+        process.kill()
+    assert process.returncode == 143, said
+    assert "Rank" not in said
+    (log,) = tmp_path.glob("runs/faulty/digits/*/log.txt")
+    assert "saved after epoch" in log.read_text()
 
 
 def test_more_processes_than_rows_and_other_mistakes_are_sentences(gcdbench):
@@ -233,6 +314,23 @@ def test_more_processes_than_rows_and_other_mistakes_are_sentences(gcdbench):
     answer = gcdbench("run", "--method", "rlcd", "--dataset", "digits", "--gpus", 3, env=world)
     assert answer.code == 2
     assert "a launcher has started 2 processes" in answer.stderr
+
+
+def test_the_plan_under_torchrun_is_printed_once(tmp_path):
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "gcdbench",
+    ]
+    dry = ("run", "--method", "supref", "--dataset", "digits", "--dry-run", "--json")
+    done = subprocess.run([*launcher, *dry], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["plan"]) == 1
 
 
 def test_stores_are_made_once_and_an_estimate_is_that_of_the_first_rank(gcdbench, tmp_path):
