@@ -23,7 +23,7 @@ test-packages: $(VENV)/installed-dev
 
 # Several processes on one run, and real Ray and submitit on this machine (about four minutes).
 test-ranks: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m "ranks or clusters" tests
+	$(BIN)/python -m pytest -n 3 -m "ranks or clusters" tests
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
