@@ -126,7 +126,7 @@ def _epoch(cohort: Sequence[Runner], reporter: Reporter, pace: Pace, interrupts:
         raise
     except Exception as fault:  # the images or the trunk, which all of them need
         if not ranks.alone and not is_settled(fault):
-            raise RankLost(f"The first process has failed alone: {fault}") from fault
+            raise RankLost(f"One of the processes has failed alone: {fault}") from fault
         for runner in _alive(lanes):
             reporter.dropped(runner.space, runner.stop(fault))
         return

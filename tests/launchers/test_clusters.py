@@ -15,6 +15,7 @@ import pytest
 
 from gcdbench.contracts import LaunchJob, Resources
 from gcdbench.errors import UsageError
+from gcdbench.locks import locked
 from tests.sweep.sweeps import lines, records, write_sweep
 
 pytestmark = pytest.mark.clusters
@@ -54,11 +55,13 @@ def begin(folder: Path, *arguments) -> subprocess.Popen:
 
 @pytest.fixture(scope="module")
 def sequential(tmp_path_factory):
-    """The table of the same six runs, made one after another in one process."""
-    folder = tmp_path_factory.mktemp("sequential")
-    path = write_sweep(folder, epochs=6)
-    command = [sys.executable, "-m", "gcdbench", "table", str(path), "--json", "--lanes", "1"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    """The table of the same six runs, made one after another in one process; once for all test processes."""
+    folder = tmp_path_factory.getbasetemp().parent / "sequential"
+    folder.mkdir(exist_ok=True)
+    with locked(folder / "lock", lambda who: None):
+        path = write_sweep(folder, epochs=6)
+        command = [sys.executable, "-m", "gcdbench", "table", str(path), "--json", "--lanes", "1"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return lines(_Answer(done.stdout)), records(folder / "runs")
 
