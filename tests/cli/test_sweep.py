@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -138,22 +136,3 @@ def test_experiments_that_train_nothing_and_files_that_are_none(cli, tmp_path):
     answer = cli("job", "job.json")
     assert answer.code == 2
     assert "cannot be read as a job" in answer.stderr
-
-
-@pytest.mark.clusters
-def test_a_job_whose_process_is_killed_is_given_again(tmp_path):
-    path = write_sweep(tmp_path, epochs=12)
-    command = [sys.executable, "-m", "gcdbench", "sweep", str(path), "--seed", "0"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        ends = time.monotonic() + 60
-        while time.monotonic() < ends and not list(tmp_path.glob("runs/*/digits/*/checkpoint/last.pt")):
-            time.sleep(0.05)
-        (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        os.kill(int(child), signal.SIGKILL)
-        said, _ = process.communicate(timeout=120)
-    finally:
-        process.kill()
-    assert process.returncode == 0, said
-    assert re.search(r"done \(.*\), attempt 2", said)
-    assert len(records(tmp_path / "runs")) == 3

@@ -150,7 +150,7 @@ def test_a_job_near_its_time_limit_saves_and_is_queued_again(tmp_path):
     from gcdbench.sweep.jobfile import JobPlace
     from tests.sweep.test_plan import planned
 
-    plan = planned(tmp_path, epochs=16)
+    plan = planned(tmp_path, epochs=8)
     plan.jobs[0].runs[:] = plan.jobs[0].runs[:1]
     place = JobPlace(str(tmp_path / "runs"), "data", str(tmp_path / "cache"), "cpu", checkpoint_every=0.0)
     (one,) = write_jobs(plan.jobs[:1], place, tmp_path / "sweep")
