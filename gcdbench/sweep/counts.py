@@ -138,6 +138,8 @@ def count_run(request: RunRequest, root: Path) -> RunCount:
         pool.passes.clear()
         _whatever_works(lambda: method.eval().predict(pool))
         found.final = list(pool.passes)
+        if not found.final:  # rather no number than one that is too small
+            raise UsageError(f"What '{config.method}' looks at to predict cannot be counted without data.")
     return found
 
 

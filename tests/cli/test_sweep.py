@@ -73,7 +73,7 @@ def test_failed_runs_are_listed_and_tried_again_on_request(gcdbench, tmp_path):
 
 
 @pytest.mark.clusters
-def test_an_interrupted_sweep_saves_its_runs_and_goes_on(tmp_path):
+def test_an_interrupted_sweep_saves_its_runs_and_would_go_on(gcdbench, tmp_path):
     path = write_sweep(tmp_path, epochs=300)
     command = [sys.executable, "-m", "gcdbench", "sweep", str(path), "--seed", "0"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -90,6 +90,8 @@ def test_an_interrupted_sweep_saves_its_runs_and_goes_on(tmp_path):
     assert "Ended by a signal" in log.read_text()
     assert len(list(tmp_path.glob("runs/*/digits/*/checkpoint/last.pt"))) == 3
     assert not list(tmp_path.glob("runs/*/digits/*/failed.json"))
+    again = gcdbench("sweep", path, "--seed", "0", "--dry-run")
+    assert "3 runs (3 unfinished); 3 to make in 1 jobs" in again.stderr
 
 
 def test_the_cost_is_printed_without_running_anything(cli, tmp_path):

@@ -1,4 +1,7 @@
-"""The number of ranks does not change the experiment: losses of every step, predictions, and what is written."""
+"""The number of ranks does not change the experiment: losses of every step, predictions, and what is written.
+
+Ranks take turns in one process here; `test_processes.py` does the same for every method with real ones.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,6 @@ from gcdbench.testing.lab import Lab
 from gcdbench.testing.subject import Subject
 from gcdbench.testing.turns import in_turns
 
-TRAINED = [p.name for p in registry.plugins("method") if p.name != "kmeans"]
 UNEVEN = 85
 """A batch size that neither 2 nor 3 divides, so that shares differ."""
 STEPS = 20
@@ -74,15 +76,6 @@ def compare(name: str, precision: str, tolerance: float, sizes, monkeypatch, **s
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp64", 1e-6), ("fp32", 1e-4)])
 def test_two_and_three_ranks_train_as_one(method, precision, tolerance, monkeypatch):
     compare(method, precision, tolerance, (2, 3), monkeypatch, **{"train.batch_size": UNEVEN})
-
-
-@pytest.mark.ranks
-@pytest.mark.parametrize("method", [name for name in TRAINED if name != "rlcd"])
-@pytest.mark.parametrize(("precision", "tolerance", "sizes"), [("fp64", 1e-6, (2, 3)), ("fp32", 1e-4, (3,))])
-def test_every_method_trains_on_ranks_as_on_one(method, precision, tolerance, sizes, monkeypatch):
-    """With two processes in single precision: `test_processes.py`."""
-    short = {"method.pretrain_epochs": 0} if method == "uno" else {}  # its second stage is the one of interest
-    compare(method, precision, tolerance, sizes, monkeypatch, **short)
 
 
 def test_clustering_alone_is_the_same_on_ranks():

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from gcdbench import registry
+from gcdbench.ranks.launch import meeting_place, rank_environment
 
 pytestmark = pytest.mark.ranks
 
@@ -67,28 +68,80 @@ def outcome(folder: Path) -> dict[str, dict]:
     return found
 
 
-def test_every_method_in_lanes_on_one_two_and_three_ranks(gcdbench, tmp_path):
-    results = []
-    for count in (1, 2, 3):
-        folder = tmp_path / str(count)
-        folder.mkdir()
-        how = ("--epochs", "1", "--gpus", count, "--json")
-        answer = gcdbench("run", "--method", METHODS, "--dataset", "digits", *how, cwd=folder)
-        assert answer.code == 0, answer.stderr
-        assert len(answer.json()["runs"]) == len(METHODS.split(","))  # one document: other ranks print nothing
-        results.append(outcome(folder))
-    one = results[0]
-    assert len(one) == len(METHODS.split(","))
-    for count, many in zip((2, 3), results[1:], strict=True):
-        assert many.keys() == one.keys()
+RECORDER = """
+import atexit, json, os, sys
+from gcdbench.cli.main import main
+from gcdbench.engine.lane import Lane
+from gcdbench.engine.runner import Runner
+
+found, training = {}, []
+step, accumulate = Runner.step, Lane._accumulate
+
+def stepping(self, *arguments):
+    training.append(self)  # what is rehearsed before is no step of the run
+    step(self, *arguments)
+    training.pop()
+
+def accumulating(self, losses, total, number):
+    if training:
+        steps = found.setdefault(" ".join([self.name, *losses]), [])
+        steps.append([total.item(), *(term.value.item() for term in losses.values())])
+    accumulate(self, losses, total, number)
+
+Runner.step, Lane._accumulate = stepping, accumulating
+atexit.register(lambda: json.dump(found, open(f"steps-{os.environ.get('RANK', 0)}.json", "w")))
+main(sys.argv[1:])
+"""
+
+
+def recorded(folder: Path, count: int, *arguments: str) -> list[dict[str, list[list[float]]]]:
+    """Per rank the losses of every step, by method and stage, of a run on real processes."""
+    folder.mkdir()
+    (folder / "recorder.py").write_text(RECORDER)
+    with meeting_place() as store:
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "recorder.py", *arguments],
+                cwd=folder,
+                env=rank_environment(rank, count, store),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(count)
+        ]
+        said = [process.communicate(timeout=200)[1] for process in ranks]
+    assert [process.returncode for process in ranks] == [0] * count, said
+    return [json.loads((folder / f"steps-{rank}.json").read_text()) for rank in range(count)]
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp64", 1e-6), ("fp32", 1e-4)])
+def test_every_method_in_lanes_on_one_two_and_three_ranks(precision, tolerance, tmp_path):
+    """The losses of the first 20 steps of every stage on every rank, and all predictions."""
+    short = ("run", "--method", METHODS, "--dataset", "digits", "--epochs", "2", "--precision", precision)
+    (wanted,) = recorded(tmp_path / "1", 1, *short)
+    assert len(wanted) == len(METHODS.split(","))  # two stages of one method, none of another
+    assert all(len(steps) >= 20 for steps in wanted.values())
+    one = outcome(tmp_path / "1")
+    for count in (2, 3):
+        for found in recorded(tmp_path / str(count), count, *short):
+            assert found.keys() == wanted.keys()
+            for name, steps in found.items():
+                close = {"rtol": tolerance, "atol": tolerance * 1e-3, "err_msg": name}
+                np.testing.assert_allclose(steps[:20], wanted[name][:20], **close)
+        many = outcome(tmp_path / str(count))
+        assert many.keys() == one.keys() == set(METHODS.split(","))
         for method, found in many.items():
-            wanted = one[method]
             assert found["record"]["world_size"] == count
-            assert found["record"]["run_id"] == wanted["record"]["run_id"]
-            assert found["record"]["metrics"] == pytest.approx(wanted["record"]["metrics"], rel=1e-3)
-            assert np.array_equal(found["clusters"], wanted["clusters"]), method
-            for left, right in zip(found["losses"], wanted["losses"], strict=True):
-                assert left == pytest.approx(right, rel=1e-3, abs=1e-6), method
+            assert found["record"]["run_id"] == one[method]["record"]["run_id"]
+            assert np.array_equal(found["clusters"], one[method]["clusters"]), method
+
+
+def test_only_the_first_rank_prints(gcdbench, tmp_path):
+    answer = gcdbench("run", "--method", "supref", "--dataset", "digits", "--epochs", 1, "--gpus", 2, "--json")
+    assert answer.code == 0, answer.stderr
+    assert len(answer.json()["runs"]) == 1  # one document
+    assert outcome(tmp_path)["supref"]["record"]["world_size"] == 2
 
 
 @pytest.mark.parametrize("rank", ["0", "1"])
