@@ -43,13 +43,16 @@ class RunConfig:
         return self.seed if self.train.stream is None else self.train.stream
 
     def approximations(self) -> dict[str, Any]:
-        """What is not exact because the user chose so; part of the protocol."""
+        """What is not the backbone's own tokens of fresh views because the user chose so; part of the protocol."""
         found: dict[str, Any] = {}
         if self.store.eval_tokens in ("bf16", "fp16"):
             found["eval_tokens"] = self.store.eval_tokens
         if self.store.train_views:
             found["train_views"] = self.store.train_views
             found["train_tokens"] = self.store.train_tokens
+        if self.backbone.pca is not None:
+            found["pca"] = self.backbone.pca
+            found["pca_images"] = self.backbone.pca_images
         return found
 
     def as_dict(self) -> dict[str, Any]:
@@ -81,7 +84,13 @@ NOT_IN_IDENTITY = ("train.micro_batch", "eval.batch_size", "backbone.weights", "
 """Keys that do not decide what a run is: two change memory use only; weights count by hash, not by path; rows that are
 left out count by the hash of the index."""
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "data.images": (None,),
     "data.k_from": (None,),
+    "backbone.pca": (None,),
+    "backbone.tail_depth": (1,),
+    "backbone.tail_heads": (4,),
+    "backbone.tail_width": (None,),
+    "backbone.tail_norm": ("own",),
     "train.stream": (None,),
     "train.compile": (False,),
     "train.sampler": ("balanced",),
@@ -164,6 +173,8 @@ def decisive(flat: Mapping[str, Any]) -> dict[str, Any]:
     kept = {k: v for k, v in flat.items() if k not in NOT_IN_IDENTITY and v not in NEUTRAL.get(k, ())}
     if "store.train_views" not in kept:
         kept.pop("store.train_tokens", None)
+    if "backbone.pca" not in kept:
+        kept.pop("backbone.pca_images", None)
     return kept
 
 

@@ -2,7 +2,7 @@
 
 `presets/<recipe>.toml` in the package of the method (or `presets/<module>.<recipe>.toml`, where a package has several
 methods in modules of their own) holds `[default]` and any number of `[dataset.NAME]` and `[dataset.NAME.on.BACKBONE]`
-tables. Each may have sub-tables named like config sections (`train`, `method`, ...)
+tables, and one table `[feature-map]` for networks with a feature map as backbone, laid over that of the dataset. Each may have sub-tables named like config sections (`train`, `method`, ...)
 and a `source`: where the values were published, or that they are ours.
 """
 
@@ -18,6 +18,9 @@ from gcdbench.config import Layer, flatten
 from gcdbench.errors import PluginError, unknown
 
 
+FEATURE_MAP = "feature-map"
+
+
 def recipe_name(method: str, recipes: tuple[str, ...], asked: str | None) -> str:
     """The recipe asked for, or the method's first one."""
     if asked is None:
@@ -27,7 +30,9 @@ def recipe_name(method: str, recipes: tuple[str, ...], asked: str | None) -> str
     return asked
 
 
-def preset_layers(method_class: type, recipe: str, dataset: str, backbone: str | None) -> list[Layer]:
+def preset_layers(
+    method_class: type, recipe: str, dataset: str, backbone: str | None, feature_map: bool = False
+) -> list[Layer]:
     """The recipe's layers from general to special; none if the plugin ships no preset file.
 
     ``backbone`` None leaves out the backbone tables (the backbone itself may come from a preset).
@@ -35,6 +40,8 @@ def preset_layers(method_class: type, recipe: str, dataset: str, backbone: str |
     tree = read_preset(method_class, recipe)
     special = tree.get("dataset", {}).get(dataset, {})
     tables = [("default", tree.get("default", {})), (dataset, special)]
+    if feature_map:
+        tables.append((FEATURE_MAP, tree.get(FEATURE_MAP, {})))
     if backbone is not None:
         tables.append((f"{dataset} on {backbone}", special.get("on", {}).get(backbone, {})))
     return [_layer(recipe, name, table) for name, table in tables if table]
@@ -63,10 +70,11 @@ def read_preset(method_class: type, recipe: str) -> dict[str, Any]:
 
 def _check_shape(tree: Mapping[str, Any], where: str) -> None:
     """Tables where tables are expected, and no others: a name that is misspelt must not be passed over."""
-    odd = [name for name in tree if name not in ("default", "dataset")]
+    odd = [name for name in tree if name not in ("default", "dataset", FEATURE_MAP)]
     if odd:
-        raise PluginError(f"{where} has a table '{odd[0]}'; there are [default] and [dataset.NAME] only.")
-    for dataset, table in {"default": tree.get("default", {}), **_table(tree, "dataset", where)}.items():
+        raise PluginError(f"{where} has a table '{odd[0]}'; there are [default], [dataset.NAME] and [{FEATURE_MAP}] only.")
+    general = {name: tree.get(name, {}) for name in ("default", FEATURE_MAP)}
+    for dataset, table in {**general, **_table(tree, "dataset", where)}.items():
         if not isinstance(table, Mapping):
             raise PluginError(f"{where}: '{dataset}' must be a table.")
         for backbone, own in _table(table, "on", where).items():

@@ -32,7 +32,8 @@ class Protocol:
     reads: tuple[str, ...] = ()
     """What the method reads beyond images and the labels of labelled rows."""
     approximations: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """What was not computed exactly because the user chose so: rounded evaluation tokens, stored training views."""
+    """What was not computed exactly because the user chose so: rounded evaluation tokens, stored training views, tokens
+    projected by a PCA."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, as it is written to the record."""

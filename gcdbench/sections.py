@@ -19,6 +19,9 @@ class DataConfig:
 
     label_ratio: float = 0.5
     """Share of the base-class images that are labelled."""
+    images: int | None = None
+    """Use only so many training images, drawn once without looking at labels; None takes all. Which of them are
+    labelled follows from the published draw over all images."""
     novel_ratio: float | None = None
     """Share of novel classes; None keeps the published split. A larger share cuts the end of the base list."""
     k: int | None = None
@@ -32,6 +35,8 @@ class DataConfig:
         _within("data.label_ratio", self.label_ratio, 0, 1)
         if self.novel_ratio is not None:
             _within("data.novel_ratio", self.novel_ratio, 0, 1)
+        if self.images is not None:
+            _count("data.images", self.images)
         if self.k is not None and self.k < 1:
             raise UsageError(f"data.k is {self.k}; the number of classes must be at least 1.")
         if self.k is not None and self.k_from is not None:
@@ -74,11 +79,38 @@ class BackboneConfig:
     """The pretrained network."""
 
     name: str = "dino"
-    """A short name (`gcdbench list backbones`) or any timm ViT name."""
+    """A short name (`gcdbench list backbones`), or the timm name of a ViT or of a network with a feature map."""
     weights: str = "pretrained"
     """`pretrained` (hub cache or shipped file), `random`, or the path of a .safetensors/.pth file."""
     train_from: int = -1
-    """First trained block, counted from the end if negative; -1 trains the last block, 0 everything."""
+    """First trained block, counted from the end if negative; -1 trains the last block, 0 everything. Networks with a
+    feature map are frozen whole, and their tail is trained."""
+    pca: int | None = None
+    """Networks with a feature map: project each cell to so many dimensions; None keeps the channels."""
+    pca_images: int = 10_000
+    """Training images (labels unseen) on which the PCA is fitted, or all of them if there are fewer."""
+    tail_depth: int = 1
+    """Networks with a feature map: transformer blocks behind it, all of them trained."""
+    tail_heads: int = 4
+    """Attention heads of such a block."""
+    tail_width: int | None = None
+    """Width of attention in such a block, whose MLP is four times as wide; None takes that of the tokens."""
+    tail_norm: Literal["own", "layer"] = "own"
+    """Networks with a feature map: what a method means by the final norm. `own`: the one the network applies to its
+    pooled map, if it has one and its channels are kept; `layer`: a LayerNorm without weights."""
+
+    def __post_init__(self) -> None:
+        for name in ("pca_images", "tail_depth", "tail_heads"):
+            _count(f"backbone.{name}", getattr(self, name))
+        for name in ("pca", "tail_width"):
+            if getattr(self, name) is not None:
+                _count(f"backbone.{name}", getattr(self, name))
+
+    def map_keys(self) -> tuple[str, ...]:
+        """Keys that are not at their default and mean something for networks with a feature map only."""
+        plain = BackboneConfig()
+        names = ("pca", "pca_images", "tail_depth", "tail_heads", "tail_width", "tail_norm")
+        return tuple(f"backbone.{name}" for name in names if getattr(self, name) != getattr(plain, name))
 
 
 @dataclass(frozen=True)

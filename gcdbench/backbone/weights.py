@@ -1,8 +1,9 @@
-"""Weights for a ViT: from a file (official DINO and DINOv2 checkpoints too), safely, and their hash."""
+"""Weights for a backbone: from a file (official DINO and DINOv2 checkpoints too), safely, and their hash."""
 
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from gcdbench.files import not_a_file
 _WRAPPERS = ("teacher", "model", "state_dict", "model_state_dict", "student")
 _PREFIXES = ("module.", "backbone.")
 _DROPPED = ("head.", "fc_norm.", "projection_head.", "head_dist.")
+"""What a ViT's checkpoint may hold besides: classifiers and heads of other training."""
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
@@ -47,28 +49,42 @@ def _unwrap(state: Any, path: Path) -> dict[str, Tensor]:
     for prefix in _PREFIXES:
         if any(key.startswith(prefix) for key in tensors):
             tensors = {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
-    return {k: v for k, v in tensors.items() if not k.startswith(_DROPPED)}
+    return tensors
 
 
-def load_into(vit: Any, state: Mapping[str, Tensor], where: str) -> None:
-    """Fill a timm ViT, interpolating the position embedding if its grid differs."""
-    from timm.models.vision_transformer import checkpoint_filter_fn
-
+def load_into(network: Any, state: Mapping[str, Tensor], where: str) -> None:
+    """Fill a timm network; the position embedding of a ViT is interpolated if its grid differs."""
+    # The module of each architecture knows the names in its authors' checkpoints.
+    fit = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
+    state = _without_classifier(network, state)
     try:
-        fitted = checkpoint_filter_fn(dict(state), vit)
-        missing, unexpected = vit.load_state_dict(fitted, strict=False)
+        fitted = dict(state) if fit is None else fit(dict(state), network)
+        missing, unexpected = network.load_state_dict(_without_classifier(network, fitted), strict=False)
     except RuntimeError as fault:
         raise DataError(f"The weights in {where} do not fit this backbone: {_first_line(fault, last=True)}") from fault
+    missing = [name for name in missing if not name.endswith("num_batches_tracked")]  # a count nobody uses
     if missing or unexpected:
         told = [f"{len(missing)} missing (first: {missing[0]})"] if missing else []
         told += [f"{len(unexpected)} unknown (first: {unexpected[0]})"] if unexpected else []
         raise DataError(f"The weights in {where} do not fit this backbone: {', '.join(told)}.")
 
 
-def weights_hash(vit: nn.Module) -> str:
+def _without_classifier(network: Any, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The network has none; checkpoints do."""
+    from timm.models.vision_transformer import VisionTransformer
+
+    if isinstance(network, VisionTransformer):
+        dropped = _DROPPED
+    else:
+        named = (getattr(network, "pretrained_cfg", None) or {}).get("classifier") or ()
+        dropped = tuple(f"{name}." for name in ((named,) if isinstance(named, str) else named))
+    return {name: values for name, values in state.items() if not name.startswith(dropped or "\0")}
+
+
+def weights_hash(network: nn.Module) -> str:
     """Sixteen hex digits over every tensor's name, shape and float32 bytes."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(vit.state_dict().items()):
+    for name, tensor in sorted(network.state_dict().items()):
         digest.update(f"{name} {tuple(tensor.shape)} ".encode())
         digest.update(tensor.detach().cpu().float().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]

@@ -12,7 +12,7 @@ from gcdbench.contracts import ClassSplit, Dataset, Index, IntArray
 from gcdbench.data.opened import OpenedDataset, open_dataset
 from gcdbench.data.splits import Split, index_hash, make_split, remap
 from gcdbench.engine.datastate import DataState
-from gcdbench.errors import DataError
+from gcdbench.errors import DataError, UsageError
 from gcdbench.store.folder import cache_root
 from gcdbench.store.scans import bad_images
 
@@ -74,6 +74,8 @@ def open_data(
             bad[part] = _leave_out(dataset, part, cache_root(cache), tick)
         else:
             dataset.require_files(part)
+    if config.images is not None:
+        _take_some(dataset, config.images)
     index, test = dataset.index("train"), dataset.index("test") if with_test else None
     try:
         split = make_split(dataset, index, config)
@@ -82,6 +84,14 @@ def open_data(
             raise
         raise DataError(f"{fault} {len(bad['train'])} images that cannot be read were left out.") from fault
     return DataSide(dataset, index, split, test, DataState.of(dataset, parts), bad)
+
+
+def _take_some(dataset: OpenedDataset, count: int) -> None:
+    there = len(dataset.index("train"))
+    if count > there:
+        raise UsageError(f"data.images is {count:,}, but {dataset.title} has only {there:,} training images.")
+    if count < there:
+        dataset.take_some("train", count)
 
 
 def _leave_out(dataset: OpenedDataset, part: str, cache: Path, tick: Tick | None) -> dict[int, str]:

@@ -19,7 +19,7 @@ import torch
 
 from gcdbench import __version__, registry
 from gcdbench.backbone.load import BackboneInfo
-from gcdbench.backbone.vit import SplitViT
+from gcdbench.backbone.split import SplitBackbone
 from gcdbench.config import RunConfig
 from gcdbench.contracts import KEstimate, KEstimator, Task
 from gcdbench.engine.dataside import DataSide
@@ -56,7 +56,7 @@ def estimate_with(
     plugin: registry.Plugin,
     config: RunConfig,
     data: DataSide,
-    backbone: SplitViT,
+    backbone: SplitBackbone,
     info: BackboneInfo,
     source: TokenSource,
     cache: Path,
@@ -115,7 +115,7 @@ def _ask(
     kind: type[KEstimator],
     config: RunConfig,
     data: DataSide,
-    backbone: SplitViT,
+    backbone: SplitBackbone,
     source: TokenSource,
     limit: int,
 ) -> KEstimate:

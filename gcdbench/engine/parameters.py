@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from gcdbench.backbone.load import describe, on_meta
-from gcdbench.backbone.vit import Tail
+from gcdbench.backbone.load import on_meta
+from gcdbench.backbone.tail import Tail
 from gcdbench.config import DataConfig
 from gcdbench.contracts import Task
 from gcdbench.data.splits import cut_base
@@ -28,7 +28,7 @@ def count_parameters(request: RunRequest, root: Path) -> dict[str, int]:
     config = planned.runs[0].config
     data: DataConfig = config.data
     classes = cut_base(planned.dataset_class(root).class_split(), data.novel_ratio)
-    backbone = on_meta(describe(config.backbone.name), config.views.crop, config.backbone.train_from)
+    backbone = on_meta(config.backbone, config.views.crop)
     task = Task(
         num_base=len(classes.base),
         num_classes=data.k or len(classes.base) + len(classes.novel),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -83,7 +82,7 @@ def make_record(
         presets=list(space.resolved.presets),
         protocol=space.protocol.as_dict(),
         fingerprint=space.protocol.fingerprint(),
-        backbone=asdict(space.backbone_info),
+        backbone=space.backbone_info.as_dict(),
         parameters={
             "trained": sum(p.numel() for _, p in method.trained_parameters()),
             "total": own + trunk,

@@ -10,7 +10,7 @@ from typing import Any
 
 from gcdbench import registry
 from gcdbench.backbone.catalogue import short_name
-from gcdbench.backbone.load import describe, normalisation
+from gcdbench.backbone.load import has_feature_map, input_config
 from gcdbench.config import BackboneConfig, Layer, Resolved, deviations, flatten, read_toml, resolve
 from gcdbench.contracts import Dataset, Method
 from gcdbench.errors import PluginError, UsageError, unknown
@@ -123,12 +123,13 @@ def plan_of(
     chosen = [file_layer, *study, Layer("--set", dict(request.settings)), Layer("command line", flags)]
 
     def build(seed: int, backbone: str | None, over: Sequence[Layer] = chosen) -> Resolved:
-        presets = preset_layers(method_class, recipe, dataset, backbone)
+        mapped = backbone is not None and has_feature_map(backbone)
+        presets = preset_layers(method_class, recipe, dataset, backbone, mapped)
         notes = [layer.source for layer in presets]
         known = (None, DEFAULT_BACKBONE, dataset_class.backbone)
-        if backbone not in known and not any(f" on {backbone}" in note for note in notes):
+        if not mapped and backbone not in known and not any(f" on {backbone}" in note for note in notes):
             notes.append(f"ours: no settings for {backbone} were published; the dataset's are used as they are")
-        middle = [] if backbone is None else backbone_layer(backbone)
+        middle = [] if backbone is None else backbone_layer(backbone, dataset_class)
         return resolve(
             method=plugin.name,
             dataset=dataset,
@@ -179,12 +180,15 @@ def dataset_layer(dataset: type[Dataset]) -> Layer:
     return Layer(f"dataset {dataset.name}", values)
 
 
-def backbone_layer(name: str) -> list[Layer]:
-    """The normalisation that a backbone's weights were trained with, where that is known."""
-    numbers = normalisation(describe(name))
-    if numbers is None:
-        return []
-    return [Layer(f"backbone {name}", {"views.mean": numbers[0], "views.std": numbers[1]})]
+def backbone_layer(name: str, dataset: type[Dataset]) -> list[Layer]:
+    """The views that a backbone's weights were trained with, where they are known.
+
+    A dataset that asks for views of its own (tiny images) keeps their size.
+    """
+    values = input_config(name)
+    if dataset.views is not None:
+        values = {key: value for key, value in values.items() if key in ("views.mean", "views.std")}
+    return [Layer(f"backbone {name}", values)] if values else []
 
 
 def _with_file(request: RunRequest) -> tuple[RunRequest, Layer]:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gcdbench.backbone.feature_map import SplitFeatureMap
 from gcdbench.data.locate import data_root as choose_root
 from gcdbench.engine.device import Compute, choose_device
 from gcdbench.engine.disk import require_room, run_bytes
@@ -17,6 +18,7 @@ from gcdbench.engine.groups import MAX_LANES, trunk_groups
 from gcdbench.engine.interrupts import Interrupts
 from gcdbench.engine.loop import CHECKPOINT_EVERY, train_together, try_alone
 from gcdbench.engine.onlooker import Untracked, Unwritten
+from gcdbench.engine.projecting import FILE as PROJECTION
 from gcdbench.engine.rehearsal import Rehearsal
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.request import Plan, RunRequest, plan
@@ -309,6 +311,8 @@ def _describe(runner: Runner, force: bool) -> None:
     folder.write_config(config)
     if space.data.bad_items():
         folder.write_skipped(space.data.bad_items())
+    if isinstance(space.backbone, SplitFeatureMap) and space.backbone.trunk.projection is not None:
+        space.backbone.trunk.projection.write(folder.path / PROJECTION)
 
 
 def all_records(results: Sequence[Result]) -> list[Record]:

@@ -382,4 +382,5 @@ def _made_with(space: Workspace) -> dict[str, Any]:
         "device": space.compute.describe(),
         "threads": torch.get_num_threads(),
         "processes": space.ranks.size,
+        **({} if space.backbone_info.projection is None else {"projection": space.backbone_info.projection["hash"]}),
     }

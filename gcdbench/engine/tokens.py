@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gcdbench.backbone.vit import Trunk
+from gcdbench.backbone.split import FrozenTrunk
 from gcdbench.config import ViewConfig
 from gcdbench.data.ahead import ahead, default_workers
 from gcdbench.data.images import Images
 from gcdbench.data.stream import stream
-from gcdbench.data.views import Normalise, ViewPlan, random_plan
+from gcdbench.data.views import Normalise, ViewPlan, random_plan, stored_plan
 from gcdbench.engine.device import Compute
 from gcdbench.engine.faults import out_of_memory
 from gcdbench.errors import TrainingError
@@ -30,7 +30,7 @@ KEEP_BYTES = 256 << 20
 Rows = NDArray[np.int64]
 
 
-def _compiled(trunk: Trunk) -> Callable[[Tensor], Tensor]:
+def _compiled(trunk: FrozenTrunk) -> Callable[[Tensor], Tensor]:
     """The compiled trunk; what the compiler cannot do is the user's to know."""
     fast = torch.compile(trunk.raw)
 
@@ -54,7 +54,7 @@ class TokenSource:
 
     def __init__(
         self,
-        trunk: Trunk,
+        trunk: FrozenTrunk,
         images: Mapping[str, Images],
         views: ViewConfig,
         compute: Compute,
@@ -147,11 +147,16 @@ class TokenSource:
     def random(self, part: str, rows: Rows, batch: int, random: torch.Generator, wanted: range) -> Iterator[Tensor]:
         """Tokens of one random view of each row, of the batches with the numbers ``wanted``.
 
-        Views are drawn for all of them, so that they do not depend on who computes which.
+        Views are drawn for all of them, so that they do not depend on who computes which. Where training reads stored
+        views, these are stored ones too.
         """
         chunks = torch.from_numpy(rows).split(batch)
-        plans = [random_plan(c, self.views, random, views=1) for c in chunks]
-        for _, tokens in self.stream(part, plans[wanted.start : wanted.stop]):
+        if part == "train" and self.stored_views is not None:
+            plans = [stored_plan(c, 1, self.views_per_row, random) for c in chunks]
+        else:
+            plans = [random_plan(c, self.views, random, views=1) for c in chunks]
+        chosen = plans[wanted.start : wanted.stop]
+        for _, tokens in self.training(chosen) if part == "train" else self.stream(part, chosen):
             yield tokens
 
     def centre(self, part: str, rows: Rows, batch: int, sparse: bool = False) -> Iterator[Tensor]:

@@ -12,8 +12,10 @@ import numpy as np
 import torch
 
 from gcdbench import registry
+from gcdbench.backbone.feature_map import SplitFeatureMap
 from gcdbench.backbone.load import BackboneInfo, load_backbone
-from gcdbench.backbone.vit import SplitViT
+from gcdbench.backbone.projection import Projection
+from gcdbench.backbone.split import SplitBackbone
 from gcdbench.config import BackboneConfig, DataConfig, Resolved, RunConfig, StoreConfig, ViewConfig, run_id
 from gcdbench.contracts import Dataset, Evaluator, IntArray, Method, Task, Truth
 from gcdbench.data.sampler import SAMPLERS, Sampler
@@ -22,6 +24,7 @@ from gcdbench.engine.device import Compute, free_memory
 from gcdbench.engine.estimate import Estimated, estimate_with
 from gcdbench.engine.faults import memory_error, out_of_memory, plugin_call
 from gcdbench.engine.pool import ImagePool
+from gcdbench.engine.projecting import projection_of, with_projection
 from gcdbench.engine.request import Plan
 from gcdbench.engine.seeding import derive, fenced_rng, generator
 from gcdbench.engine.stores import Shelf, open_images
@@ -42,8 +45,9 @@ class Cache:
     def __init__(self) -> None:
         self._sources: dict[Hashable, TokenSource] = {}
         self._data: dict[tuple[type, Path, DataConfig, bool], DataSide] = {}
-        self._backbone: dict[tuple[BackboneConfig, int, int, torch.dtype], tuple[SplitViT, BackboneInfo]] = {}
+        self._backbone: dict[tuple[BackboneConfig, int, int, torch.dtype], tuple[SplitBackbone, BackboneInfo]] = {}
         self._estimates: dict[tuple[str, int, int], Estimated] = {}
+        self._projected: dict[tuple[int, int], tuple[SplitFeatureMap, BackboneInfo]] = {}
 
     def data(
         self,
@@ -62,7 +66,7 @@ class Cache:
 
     def backbone(
         self, config: BackboneConfig, image_size: int, seed: int, dtype: torch.dtype = torch.float32
-    ) -> tuple[SplitViT, BackboneInfo]:
+    ) -> tuple[SplitBackbone, BackboneInfo]:
         """The loaded backbone; random weights depend on the seed, others do not."""
         key = (config, image_size, seed if config.weights == "random" else 0, dtype)
         if key not in self._backbone:
@@ -72,7 +76,7 @@ class Cache:
     def source(
         self,
         data: DataSide,
-        backbone: SplitViT,
+        backbone: SplitBackbone,
         views: ViewConfig,
         compute: Compute,
         stores: StoreConfig,
@@ -89,11 +93,34 @@ class Cache:
             self._sources[key] = TokenSource(backbone.trunk, images, views, compute, micro_batch, workers, compiled)
         return self._sources[key]
 
+    def projected(
+        self,
+        config: RunConfig,
+        data: DataSide,
+        backbone: SplitFeatureMap,
+        info: BackboneInfo,
+        source: TokenSource,
+        shelf: Shelf,
+        ranks: Ranks,
+        tick: Tick | None,
+    ) -> tuple[SplitFeatureMap, BackboneInfo]:
+        """The backbone with a PCA of what ``source`` gives; the same on all ranks."""
+        key = (id(data), id(source))
+        if key not in self._projected:
+
+            def fit() -> dict[str, torch.Tensor]:
+                return projection_of(config, data, info, source, shelf.root, tick).fitted
+
+            projection = Projection(**ranks.from_first(fit))
+            images = min(len(data.index), config.backbone.pca_images)
+            self._projected[key] = with_projection(backbone, info, projection, images)
+        return self._projected[key]
+
     def estimate(
         self,
         config: RunConfig,
         data: DataSide,
-        backbone: SplitViT,
+        backbone: SplitBackbone,
         info: BackboneInfo,
         source: TokenSource,
         shelf: Shelf,
@@ -115,7 +142,7 @@ class Workspace:
     plan: Plan
     resolved: Resolved
     data: DataSide
-    backbone: SplitViT
+    backbone: SplitBackbone
     backbone_info: BackboneInfo
     compute: Compute
     source: TokenSource
@@ -263,9 +290,18 @@ def prepare(
             raise
         raise memory_error("loading the backbone") from fault
     train = config.train
-    source = cache.source(
-        data, backbone, config.views, compute, config.store, shelf, train.micro_batch, train.compile, workers
-    )
+
+    def source_of(backbone: SplitBackbone) -> TokenSource:
+        return cache.source(
+            data, backbone, config.views, compute, config.store, shelf, train.micro_batch, train.compile, workers
+        )
+
+    source = source_of(backbone)
+    if config.backbone.pca is not None:
+        assert isinstance(backbone, SplitFeatureMap)
+        backbone, info = cache.projected(config, data, backbone, info, source, shelf, ranks, tick)
+        backbone.to(compute.device, compute.dtype)
+        source = source_of(backbone)
     if ranks.size > train.batch_size:
         raise UsageError(f"train.batch_size is {train.batch_size}, too small for {ranks.size} processes.")
     sampler = SAMPLERS[train.sampler](data.split, train.batch_size)
@@ -339,7 +375,7 @@ def _check(plan: Plan, config: RunConfig, data: DataSide) -> list[str]:
     return warnings
 
 
-def require_memory(config: RunConfig, backbone: SplitViT) -> None:
+def require_memory(config: RunConfig, backbone: SplitBackbone) -> None:
     """A batch that cannot fit is told before the system ends the process for it, without a word."""
     free, side = free_memory(), config.views.crop
     views = config.train.batch_size * config.views.count

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from gcdbench.backbone.load import describe, on_meta
-from gcdbench.backbone.vit import SplitViT
-from gcdbench.config import RunConfig
+from gcdbench.backbone.load import on_meta
+from gcdbench.backbone.split import SplitBackbone
+from gcdbench.config import BackboneConfig, RunConfig
 from gcdbench.contracts import Batch, ClassSplit, IntArray, Method, Progress, Stage, Task
 from gcdbench.data.splits import cut_base
 from gcdbench.engine.faults import plugin_call
@@ -28,6 +28,7 @@ from gcdbench.engine.request import Plan, RunRequest, plan
 from gcdbench.engine.workspace import finds_k
 from gcdbench.errors import UsageError
 from gcdbench.evaluation.selection import selection_rule
+from gcdbench.sections import MAX_COUNT
 
 META = torch.device("meta")
 
@@ -119,8 +120,8 @@ def count_run(request: RunRequest, root: Path) -> RunCount:
     """The operations of a run by parts."""
     planned = plan(request)
     config = planned.runs[0].config
-    rows = training_rows(planned, root)
-    backbone, trunk = _network(config.backbone.name, config.views.crop, config.backbone.train_from)
+    rows = min(training_rows(planned, root), config.data.images or MAX_COUNT)
+    backbone, trunk = _network(config.backbone, config.views.crop)
     steps = max(1, rows // config.train.batch_size)
     classes = cut_base(planned.dataset_class(root).class_split(), config.data.novel_ratio)
     method = _method(planned, config, classes, backbone, steps)
@@ -144,14 +145,14 @@ def count_run(request: RunRequest, root: Path) -> RunCount:
 
 
 @cache
-def _network(name: str, side: int, train_from: int) -> tuple[SplitViT, int]:
+def _network(config: BackboneConfig, side: int) -> tuple[SplitBackbone, int]:
     """A backbone's shape and the operations of its trunk for one view; many runs have the same."""
-    backbone = on_meta(describe(name), side, train_from)
+    backbone = on_meta(config, side)
     with sdpa_kernel(SDPBackend.MATH):
         return backbone, _counted(lambda: backbone.trunk.raw(torch.zeros((1, 3, side, side), device=META)))
 
 
-def _method(planned: Plan, config: RunConfig, classes: ClassSplit, backbone: SplitViT, steps: int) -> Method:
+def _method(planned: Plan, config: RunConfig, classes: ClassSplit, backbone: SplitBackbone, steps: int) -> Method:
     base, told = len(classes.base), config.data.k
     every = base if finds_k(planned, config) else base + len(classes.novel)
     task = Task(base, told or every, backbone, config.train, steps)

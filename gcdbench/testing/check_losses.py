@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcdbench.backbone.load import describe, on_meta
+from gcdbench.backbone.load import on_meta
 from gcdbench.contracts import Batch, Losses, Task, Term, Traits
 from gcdbench.engine.faults import plugin_call
 from gcdbench.engine.lane import Lane
@@ -41,7 +41,7 @@ def builds(lab: Any) -> None:
     if odd is not None:
         raise Failed(f"the initial value of {odd} is not finite")
     config = space.config
-    network = on_meta(describe(config.backbone.name), config.views.crop, config.backbone.train_from)
+    network = on_meta(config.backbone, config.views.crop)
     task = Task(len(space.data.split.base), space.k, network, config.train, steps_per_epoch=1)
     with torch.device("meta"), plugin_call(lab.subject.name, "__init__ (on the meta device)"):
         lab.cls(config.method_config, task)

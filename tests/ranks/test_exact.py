@@ -162,7 +162,7 @@ def test_one_rank_scores_whatever_the_selection_rule(rule, monkeypatch):
 
 def test_a_method_that_draws_inside_its_tail_is_refused(monkeypatch):
     """Dropout there falls differently on every rank: what comes after would not be the same on all of them."""
-    from gcdbench.backbone.vit import Tail
+    from gcdbench.backbone.tail import Tail
     from gcdbench.errors import PluginError
 
     lab = lab_of("rlcd")

@@ -1,0 +1,103 @@
+"""The PCA of a run whose backbone wants one: fitted on training images without their labels, once, and kept.
+
+It is fitted in double precision and kept in the cache and with every run: another number of threads may round
+differently, and a run that goes on must see the tokens it began with.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gcdbench.backbone.feature_map import SplitFeatureMap
+from gcdbench.backbone.load import BackboneInfo
+from gcdbench.backbone.projection import Projection, fit_projection, read_projection
+from gcdbench.config import RunConfig
+from gcdbench.engine.dataside import DataSide
+from gcdbench.engine.seeding import generator
+from gcdbench.engine.tokens import TokenSource
+from gcdbench.errors import DataError
+from gcdbench.store.folder import CannotStore, StoreFolder
+from gcdbench.store.images import image_facts
+
+FILE = "projection.safetensors"
+BATCH = 128
+"""Images of a trunk pass while fitting."""
+
+Tick = Callable[[str, int, int], None]
+
+
+def fitted_rows(rows: int, wanted: int) -> np.ndarray:
+    """The training rows a PCA is fitted on: all, or as many as wanted, drawn once; labels are not looked at."""
+    if wanted >= rows:
+        return np.arange(rows, dtype=np.int64)
+    return np.sort(torch.randperm(rows, generator=generator(0, "pca"))[:wanted].numpy())
+
+
+def projection_of(
+    config: RunConfig, data: DataSide, info: BackboneInfo, source: TokenSource, cache: Path, tick: Tick | None = None
+) -> Projection:
+    """The projection from the cache, or a new one; ``source`` gives the tokens before they are projected."""
+    dims, rows = config.backbone.pca, fitted_rows(len(data.index), config.backbone.pca_images)
+    assert dims is not None
+    views = config.views
+    facts: dict[str, Any] = {
+        "images": image_facts(data.dataset, "train", views.resize),
+        "crop": views.crop,
+        "mean": list(views.mean),
+        "std": list(views.std),
+        "architecture": info.architecture,
+        "weights": info.weights_hash,
+        "precision": config.train.precision,
+        "dims": dims,
+        "rows": len(rows),
+        "timm": version("timm"),
+    }
+    store = StoreFolder(cache, "projections", facts)
+    if store.description() is not None:
+        with suppress(DataError):
+            return read_projection(store.path / FILE)
+        shutil.rmtree(store.path, ignore_errors=True)
+
+    def batches() -> Iterator[Tensor]:
+        done = 0
+        for tokens in source.centre("train", rows, BATCH, sparse=True):
+            yield tokens
+            done += len(tokens)
+            if tick is not None:
+                tick(f"fitting a PCA to {dims} dimensions", done, len(rows))
+
+    found = fit_projection(batches(), dims)
+    if data.dataset.files_hash("train") != facts["images"]["files"]:
+        raise DataError(f"The image files of {data.dataset.title} have changed while a PCA was fitted on them: again.")
+
+    def fill(folder: Path) -> dict[str, Any]:
+        found.write(folder / FILE)
+        return {"digest": found.digest()}
+
+    size = sum(values.numel() for values in found.fitted.values()) * 8
+    with suppress(CannotStore):  # it is then fitted again next time
+        store.build(size, f"the PCA of {info.name} on {data.dataset.title}", fill, lambda text: None)
+    return found
+
+
+def with_projection(
+    backbone: SplitFeatureMap, info: BackboneInfo, projection: Projection, images: int
+) -> tuple[SplitFeatureMap, BackboneInfo]:
+    """A backbone that projects, and what the record says of it."""
+    facts = {
+        "dims": projection.dims,
+        "images": images,
+        "variance": round(float(projection.fitted["share"]), 4),
+        "hash": projection.digest(),
+    }
+    return backbone.projected(projection), dataclasses.replace(info, projection=facts)
