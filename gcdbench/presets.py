@@ -2,8 +2,9 @@
 
 `presets/<recipe>.toml` in the package of the method (or `presets/<module>.<recipe>.toml`, where a package has several
 methods in modules of their own) holds `[default]` and any number of `[dataset.NAME]` and `[dataset.NAME.on.BACKBONE]`
-tables, and one table `[feature-map]` for networks with a feature map as backbone, laid over that of the dataset. Each may have sub-tables named like config sections (`train`, `method`, ...)
-and a `source`: where the values were published, or that they are ours.
+tables, and maybe a table `[feature-map]` for backbones with a feature map, which is laid over that of the dataset. Each
+may have sub-tables named like config sections (`train`, `method`, ...) and a `source`: where the values were published,
+or that they are ours.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from typing import Any
 
 from gcdbench.config import Layer, flatten
 from gcdbench.errors import PluginError, unknown
-
 
 FEATURE_MAP = "feature-map"
 
@@ -72,7 +72,9 @@ def _check_shape(tree: Mapping[str, Any], where: str) -> None:
     """Tables where tables are expected, and no others: a name that is misspelt must not be passed over."""
     odd = [name for name in tree if name not in ("default", "dataset", FEATURE_MAP)]
     if odd:
-        raise PluginError(f"{where} has a table '{odd[0]}'; there are [default], [dataset.NAME] and [{FEATURE_MAP}] only.")
+        raise PluginError(
+            f"{where} has a table '{odd[0]}'; there are [default], [dataset.NAME] and [{FEATURE_MAP}] only."
+        )
     general = {name: tree.get(name, {}) for name in ("default", FEATURE_MAP)}
     for dataset, table in {**general, **_table(tree, "dataset", where)}.items():
         if not isinstance(table, Mapping):

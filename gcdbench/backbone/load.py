@@ -51,8 +51,8 @@ def describe(name: str) -> BackboneSpec:
         close = nearest(name, [*CATALOGUE, *timm.list_models()])
         hint = f" Did you mean '{close}'?" if close else ""
         raise UsageError(
-            f"There is no backbone '{name}'.{hint} Use {', '.join(CATALOGUE)} or the timm name of a ViT or of a network "
-            "with a feature map."
+            f"There is no backbone '{name}'.{hint} Use {', '.join(CATALOGUE)}, or the timm name of a ViT or of a "
+            "network with a feature map."
         )
     architecture, _, tag = name.partition(".")
     tags = [full for full in timm.list_pretrained(f"{architecture}.*") if full.startswith(f"{architecture}.")]

@@ -14,7 +14,13 @@ class Tail(nn.Module):
     """Trainable blocks. Reads CLS and any extra tokens; the final norm is frozen."""
 
     def __init__(
-        self, blocks: nn.ModuleList, norm: nn.Module, *, use_norm: bool, extra_tokens: int, stem: nn.Module | None = None
+        self,
+        blocks: nn.ModuleList,
+        norm: nn.Module,
+        *,
+        use_norm: bool,
+        extra_tokens: int,
+        stem: nn.Module | None = None,
     ) -> None:
         """The modules become the tail's own: whoever shares them hands over copies."""
         super().__init__()

@@ -73,12 +73,11 @@ def _without_classifier(network: Any, state: Mapping[str, Tensor]) -> dict[str, 
     """The network has none; checkpoints do."""
     from timm.models.vision_transformer import VisionTransformer
 
-    if isinstance(network, VisionTransformer):
-        dropped = _DROPPED
-    else:
+    dropped: tuple[str, ...] = _DROPPED
+    if not isinstance(network, VisionTransformer):
         named = (getattr(network, "pretrained_cfg", None) or {}).get("classifier") or ()
         dropped = tuple(f"{name}." for name in ((named,) if isinstance(named, str) else named))
-    return {name: values for name, values in state.items() if not name.startswith(dropped or "\0")}
+    return {name: values for name, values in state.items() if not name.startswith(dropped)}
 
 
 def weights_hash(network: nn.Module) -> str:

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from gcdbench.backbone.block import pick
-from gcdbench.backbone.vit import SplitViT
+from gcdbench.backbone.split import SplitBackbone
 from gcdbench.contracts import IntArray, Pool
 
 
 class WholeNetwork(nn.Module):
     """Pixels in, CLS and extra tokens out: all blocks in full, the last one trained."""
 
-    def __init__(self, split: SplitViT, norm: bool) -> None:
+    def __init__(self, split: SplitBackbone, norm: bool) -> None:
         super().__init__()
         self.frozen = split.trunk
         tail = split.tail()
@@ -29,13 +29,13 @@ class WholeNetwork(nn.Module):
         x = self.frozen.raw(images)
         if extra is not None:
             x = torch.cat([x, extra.expand(len(x), -1, -1)], dim=1)
-        return self.norm(pick(self.last(x), 0 if extra is None else len(extra)))  # type: ignore[operator]
+        return self.norm(pick(self.last(x), 0 if extra is None else len(extra)))
 
 
 class ReferenceBackbone:
     """Gives methods the whole network where they expect a tail, so that their own code runs unchanged."""
 
-    def __init__(self, split: SplitViT) -> None:
+    def __init__(self, split: SplitBackbone) -> None:
         self.split = split
         self.embed_dim = split.embed_dim
 

@@ -22,8 +22,9 @@ from gcdbench.engine.lane import Lane
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.request import RunRequest, plan
 from gcdbench.engine.run import Place, workspaces
+from gcdbench.engine.shared import Cache
 from gcdbench.engine.stores import Shelf
-from gcdbench.engine.workspace import Cache, Workspace
+from gcdbench.engine.workspace import Workspace
 from gcdbench.errors import UsageError
 from gcdbench.ranks.group import ALONE, Ranks
 from gcdbench.results.experiment import config_folders, load_experiment

@@ -76,7 +76,7 @@ def _list_backbones(as_json: bool) -> None:
         print_json({"backbones": rows})
         return
     print_table(None, ["Name", "Model", "What"], [list(row.values()) for row in rows])
-    click.echo("Any other timm ViT with a CLS token works by its timm name.")
+    click.echo("Any other timm ViT with a CLS token, or network with a feature map, works by its timm name.")
 
 
 def _list_experiments(as_json: bool) -> None:

@@ -74,8 +74,8 @@ def run_command(
     from gcdbench.engine.preflight import describe_plan
     from gcdbench.engine.request import RunRequest, plan
     from gcdbench.engine.run import all_records, distinct, execute_all, workspaces
+    from gcdbench.engine.shared import Cache
     from gcdbench.engine.trackers import check_names
-    from gcdbench.engine.workspace import Cache
 
     check_names(track)
     place = take_place(options)

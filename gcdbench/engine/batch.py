@@ -11,8 +11,9 @@ from gcdbench.engine.preflight import StepTime, step_time
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.request import RunRequest, plan
 from gcdbench.engine.run import Place, directory, execute_all, status, workspaces
+from gcdbench.engine.shared import Cache
 from gcdbench.engine.stages import stages_of
-from gcdbench.engine.workspace import Cache, Workspace
+from gcdbench.engine.workspace import Workspace
 from gcdbench.errors import GcdbenchError
 from gcdbench.results.record import Record
 

@@ -90,6 +90,7 @@ def estimate_with(
         "train_from": config.backbone.train_from,
         "precision": config.train.precision,
         "largest": limit,
+        **({} if info.projection is None else {"projection": info.projection["hash"]}),
     }
     store = StoreFolder(cache, "estimates", facts)
     known = None if again else _read(store)

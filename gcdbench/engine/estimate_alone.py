@@ -14,7 +14,7 @@ from gcdbench.engine.device import Compute, choose_device
 from gcdbench.engine.estimate import Estimated, estimate_with
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.request import backbone_layer, dataset_layer
-from gcdbench.engine.workspace import Cache
+from gcdbench.engine.shared import Cache
 from gcdbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -67,18 +67,14 @@ def estimate_alone(
             layers=[dataset_layer(dataset_class), *between, *over],
         ).config
 
-    config = build(backbone_layer(short_name(build([]).backbone.name)))
+    config = build(backbone_layer(short_name(build([]).backbone.name), dataset_class))
     cache = Cache()
     reporter.phase("preparing data and backbone")
     data = cache.data(dataset_class, place.root, config.data, False, place.shelf, reporter.working)
     if not len(data.split.labelled):
         raise UsageError(f"'{config.dataset}' has no labelled rows, without which nothing can be estimated.")
-    network, info = cache.backbone(config.backbone, config.views.crop, 0)
     compute = Compute(choose_device(place.device), config.train.precision)
-    network.to(compute.device)
-    source = cache.source(
-        data, network, config.views, compute, config.store, place.shelf, config.train.micro_batch, False, place.workers
-    )
+    network, info, source = cache.opened(config, data, compute, place.shelf, place.workers, tick=reporter.working)
     reporter.phase(f"estimating the number of classes with {estimator}")
     plugin = registry.get("k-estimator", estimator)
     found = estimate_with(plugin, config, data, network, info, source, place.shelf.root, largest, again)

@@ -101,3 +101,13 @@ def with_projection(
         "hash": projection.digest(),
     }
     return backbone.projected(projection), dataclasses.replace(info, projection=facts)
+
+
+def begun_with(folder: Path, info: BackboneInfo) -> Projection | None:
+    """The PCA that an unfinished run has begun with, if it is another one than ``info`` tells of: its store was
+    deleted, and what was fitted since rounds differently."""
+    path = folder / FILE
+    if info.projection is None or not path.is_file():
+        return None
+    found = read_projection(path)
+    return None if found.digest() == info.projection["hash"] else found

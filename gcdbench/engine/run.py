@@ -10,7 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from gcdbench.backbone.feature_map import SplitFeatureMap
+from gcdbench.backbone.projection import Projection
 from gcdbench.data.locate import data_root as choose_root
 from gcdbench.engine.device import Compute, choose_device
 from gcdbench.engine.disk import require_room, run_bytes
@@ -19,14 +22,16 @@ from gcdbench.engine.interrupts import Interrupts
 from gcdbench.engine.loop import CHECKPOINT_EVERY, train_together, try_alone
 from gcdbench.engine.onlooker import Untracked, Unwritten
 from gcdbench.engine.projecting import FILE as PROJECTION
+from gcdbench.engine.projecting import begun_with
 from gcdbench.engine.rehearsal import Rehearsal
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.request import Plan, RunRequest, plan
 from gcdbench.engine.runner import Runner
+from gcdbench.engine.shared import Cache
 from gcdbench.engine.spread import follow, require_same, share_records
 from gcdbench.engine.stores import Shelf, make_stores
 from gcdbench.engine.trackers import Trackers
-from gcdbench.engine.workspace import Cache, Workspace, prepare
+from gcdbench.engine.workspace import Workspace, prepare
 from gcdbench.errors import GcdbenchError, UsageError
 from gcdbench.ranks.group import ALONE, Ranks
 from gcdbench.ranks.join import joined
@@ -129,7 +134,16 @@ def workspaces(planned: Plan, place: Place, reporter: Reporter, cache: Cache | N
         compute = Compute(chosen, resolved.config.train.precision)
         warn = reporter.warn if number == 0 else None
         tick, ranks = reporter.working, place.ranks
-        yield prepare(planned, resolved, compute, place.root, place.workers, cache, warn, place.shelf, tick, ranks)
+        given = (planned, resolved, compute, place.root, place.workers, cache, warn, place.shelf, tick, ranks)
+        space = prepare(*given)
+        own = ranks.from_first(partial(_begun_with, space, place.runs))
+        yield space if own is None else prepare(*given, own=Projection(**own))
+
+
+def _begun_with(space: Workspace, runs: Path) -> dict[str, Tensor] | None:
+    folder = directory(space, runs)
+    own = begun_with(folder.path, space.backbone_info) if folder.has_checkpoint and not folder.finished else None
+    return None if own is None else own.fitted
 
 
 def distinct(spaces: Iterable[Workspace]) -> list[Workspace]:

@@ -3,136 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from gcdbench import registry
-from gcdbench.backbone.feature_map import SplitFeatureMap
-from gcdbench.backbone.load import BackboneInfo, load_backbone
+from gcdbench.backbone.load import BackboneInfo
 from gcdbench.backbone.projection import Projection
 from gcdbench.backbone.split import SplitBackbone
-from gcdbench.config import BackboneConfig, DataConfig, Resolved, RunConfig, StoreConfig, ViewConfig, run_id
-from gcdbench.contracts import Dataset, Evaluator, IntArray, Method, Task, Truth
+from gcdbench.config import Resolved, RunConfig, run_id
+from gcdbench.contracts import Evaluator, IntArray, Method, Task, Truth
 from gcdbench.data.sampler import SAMPLERS, Sampler
-from gcdbench.engine.dataside import DataSide, Tick, open_data
-from gcdbench.engine.device import Compute, free_memory
-from gcdbench.engine.estimate import Estimated, estimate_with
-from gcdbench.engine.faults import memory_error, out_of_memory, plugin_call
+from gcdbench.engine.dataside import DataSide, Tick
+from gcdbench.engine.device import Compute
+from gcdbench.engine.estimate import Estimated
+from gcdbench.engine.faults import plugin_call
 from gcdbench.engine.pool import ImagePool
-from gcdbench.engine.projecting import projection_of, with_projection
 from gcdbench.engine.request import Plan
 from gcdbench.engine.seeding import derive, fenced_rng, generator
-from gcdbench.engine.stores import Shelf, open_images
+from gcdbench.engine.shared import Cache
+from gcdbench.engine.stores import Shelf
 from gcdbench.engine.tokens import TokenSource
-from gcdbench.errors import PluginError, TrainingError, UsageError
+from gcdbench.errors import PluginError, UsageError
 from gcdbench.evaluation.selection import SelectionRule, selection_rule
 from gcdbench.protocol import Protocol
 from gcdbench.ranks.group import ALONE, Ranks
-from gcdbench.store.folder import spoken_size
 
 MAX_K = 100_000
 """More classes than this are a slip of the keyboard."""
-
-
-class Cache:
-    """Data, backbones and token sources shared by the runs of one request."""
-
-    def __init__(self) -> None:
-        self._sources: dict[Hashable, TokenSource] = {}
-        self._data: dict[tuple[type, Path, DataConfig, bool], DataSide] = {}
-        self._backbone: dict[tuple[BackboneConfig, int, int, torch.dtype], tuple[SplitBackbone, BackboneInfo]] = {}
-        self._estimates: dict[tuple[str, int, int], Estimated] = {}
-        self._projected: dict[tuple[int, int], tuple[SplitFeatureMap, BackboneInfo]] = {}
-
-    def data(
-        self,
-        dataset: type[Dataset],
-        root: Path,
-        config: DataConfig,
-        with_test: bool,
-        shelf: Shelf | None = None,
-        tick: Tick | None = None,
-    ) -> DataSide:
-        """The opened dataset."""
-        key = (dataset, root, config, with_test)
-        if key not in self._data:
-            self._data[key] = open_data(dataset, root, config, with_test, None if shelf is None else shelf.root, tick)
-        return self._data[key]
-
-    def backbone(
-        self, config: BackboneConfig, image_size: int, seed: int, dtype: torch.dtype = torch.float32
-    ) -> tuple[SplitBackbone, BackboneInfo]:
-        """The loaded backbone; random weights depend on the seed, others do not."""
-        key = (config, image_size, seed if config.weights == "random" else 0, dtype)
-        if key not in self._backbone:
-            self._backbone[key] = load_backbone(config, image_size, key[2])
-        return self._backbone[key]
-
-    def source(
-        self,
-        data: DataSide,
-        backbone: SplitBackbone,
-        views: ViewConfig,
-        compute: Compute,
-        stores: StoreConfig,
-        shelf: Shelf,
-        micro_batch: int,
-        compiled: bool,
-        workers: int | None,
-    ) -> TokenSource:
-        """The token source of runs that see the same images through the same trunk."""
-        parts = data.parts
-        key = (id(data.dataset), parts, id(backbone), views, compute, stores, shelf, micro_batch, compiled, workers)
-        if key not in self._sources:
-            images = {part: open_images(shelf, data.dataset, part, views.resize) for part in parts}
-            self._sources[key] = TokenSource(backbone.trunk, images, views, compute, micro_batch, workers, compiled)
-        return self._sources[key]
-
-    def projected(
-        self,
-        config: RunConfig,
-        data: DataSide,
-        backbone: SplitFeatureMap,
-        info: BackboneInfo,
-        source: TokenSource,
-        shelf: Shelf,
-        ranks: Ranks,
-        tick: Tick | None,
-    ) -> tuple[SplitFeatureMap, BackboneInfo]:
-        """The backbone with a PCA of what ``source`` gives; the same on all ranks."""
-        key = (id(data), id(source))
-        if key not in self._projected:
-
-            def fit() -> dict[str, torch.Tensor]:
-                return projection_of(config, data, info, source, shelf.root, tick).fitted
-
-            projection = Projection(**ranks.from_first(fit))
-            images = min(len(data.index), config.backbone.pca_images)
-            self._projected[key] = with_projection(backbone, info, projection, images)
-        return self._projected[key]
-
-    def estimate(
-        self,
-        config: RunConfig,
-        data: DataSide,
-        backbone: SplitBackbone,
-        info: BackboneInfo,
-        source: TokenSource,
-        shelf: Shelf,
-    ) -> Estimated:
-        """The number of classes that the config's estimator finds."""
-        name = config.data.k_from
-        assert name is not None
-        plugin = registry.get("k-estimator", name)
-        key = (plugin.name, id(data), id(source))
-        if key not in self._estimates:
-            self._estimates[key] = estimate_with(plugin, config, data, backbone, info, source, shelf.root)
-        return self._estimates[key]
 
 
 @dataclass
@@ -272,8 +173,12 @@ def prepare(
     shelf: Shelf | None = None,
     tick: Tick | None = None,
     ranks: Ranks = ALONE,
+    own: Projection | None = None,
 ) -> Workspace:
-    """Build a run's workspace, checking whatever can be checked before training."""
+    """Build a run's workspace, checking whatever can be checked before training.
+
+    ``own`` is the PCA that the run has begun with, where that is not the one found now.
+    """
     started = time.monotonic()
     cache, shelf = cache or Cache(), shelf or Shelf.at()
     config = resolved.config
@@ -281,27 +186,8 @@ def prepare(
     with_test = config.eval.rows == "test" or (rule.metric is not None and rule.rows == "test")
     data = cache.data(plan.dataset_class, root, config.data, with_test, shelf, tick)
     warnings = _check(plan, config, data)
-    backbone, info = cache.backbone(config.backbone, config.views.crop, config.seed, compute.dtype)
-    require_memory(config, backbone)
-    try:
-        backbone.to(compute.device, compute.dtype)
-    except RuntimeError as fault:
-        if not out_of_memory(fault):
-            raise
-        raise memory_error("loading the backbone") from fault
+    backbone, info, source = cache.opened(config, data, compute, shelf, workers, ranks, tick, own)
     train = config.train
-
-    def source_of(backbone: SplitBackbone) -> TokenSource:
-        return cache.source(
-            data, backbone, config.views, compute, config.store, shelf, train.micro_batch, train.compile, workers
-        )
-
-    source = source_of(backbone)
-    if config.backbone.pca is not None:
-        assert isinstance(backbone, SplitFeatureMap)
-        backbone, info = cache.projected(config, data, backbone, info, source, shelf, ranks, tick)
-        backbone.to(compute.device, compute.dtype)
-        source = source_of(backbone)
     if ranks.size > train.batch_size:
         raise UsageError(f"train.batch_size is {train.batch_size}, too small for {ranks.size} processes.")
     sampler = SAMPLERS[train.sampler](data.split, train.batch_size)
@@ -373,19 +259,6 @@ def _check(plan: Plan, config: RunConfig, data: DataSide) -> list[str]:
     if rule.oracle:
         warnings.append(f"The selection rule '{rule.name}' looks at hidden labels; its numbers are an oracle's.")
     return warnings
-
-
-def require_memory(config: RunConfig, backbone: SplitBackbone) -> None:
-    """A batch that cannot fit is told before the system ends the process for it, without a word."""
-    free, side = free_memory(), config.views.crop
-    views = config.train.batch_size * config.views.count
-    needed = views * (3 * side * side + 4 * backbone.num_tokens * backbone.embed_dim)
-    needed += min(views, config.train.micro_batch) * 12 * side * side
-    if free is not None and needed > free:
-        raise TrainingError(
-            f"A batch of {views} views of {side} x {side} pixels takes {spoken_size(needed)} at least, but only "
-            f"{spoken_size(free)} of memory are free. Lower views.crop or train.batch_size."
-        )
 
 
 def load_evaluators() -> tuple[list[Evaluator], list[str]]:

@@ -17,8 +17,10 @@ from gcdbench.engine import checkpoint
 from gcdbench.engine.device import Compute, choose_device
 from gcdbench.engine.faults import plugin_call
 from gcdbench.engine.pool import ImagePool
+from gcdbench.engine.projecting import begun_with
 from gcdbench.engine.request import Plan
-from gcdbench.engine.workspace import Cache, Workspace, prepare
+from gcdbench.engine.shared import Cache
+from gcdbench.engine.workspace import Workspace, prepare
 from gcdbench.errors import GcdbenchError
 from gcdbench.results.record import Record
 
@@ -104,7 +106,11 @@ def reopen(record: Record, root: Path, device: str = "auto", cache: Cache | None
     )
     plan = Plan(plugin, method_class, dataset_class, (resolved,))
     compute = Compute(choose_device(device), resolved.config.train.precision)
+    cache = cache or Cache()
     space = prepare(plan, resolved, compute, root, cache=cache)
+    own = begun_with(Path(record.dir), space.backbone_info)
+    if own is not None:
+        space = prepare(plan, resolved, compute, root, cache=cache, own=own)
     if space.run_id != record.run_id:
         raise GcdbenchError(
             "the data, the weights or the plugin are not those of the run any more "

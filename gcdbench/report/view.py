@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gcdbench.engine.workspace import Cache
+from gcdbench.engine.shared import Cache
 from gcdbench.errors import GcdbenchError
 from gcdbench.report.outcome import Outcome, read_outcome
 from gcdbench.report.reopen import Reopened, reopen

@@ -78,6 +78,8 @@ class Experiment:
     path: Path
     backbones: tuple[str, ...] = ()
     """Backbones to make it on, one after another; empty takes the one of each dataset."""
+    common: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that all rows share."""
 
 
 def config_folders() -> list[Path]:
@@ -166,6 +168,7 @@ def parse_experiment(path: Path) -> Experiment:
         rows=rows,
         path=path,
         backbones=_texts(path, "experiment.backbones", head.get("backbones", [])),
+        common=common,
     )
 
 

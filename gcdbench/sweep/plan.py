@@ -15,9 +15,10 @@ from gcdbench.engine.groups import trunk_groups
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.request import RunRequest, plan
 from gcdbench.engine.run import Place, directory, status, workspaces
+from gcdbench.engine.shared import Cache
 from gcdbench.engine.stages import stages_of
 from gcdbench.engine.studies import Asked, prepare_studies
-from gcdbench.engine.workspace import Cache, Workspace
+from gcdbench.engine.workspace import Workspace
 from gcdbench.errors import GcdbenchError
 from gcdbench.results.experiment import Experiment
 from gcdbench.results.rundir import RunDirectory

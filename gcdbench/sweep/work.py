@@ -8,7 +8,8 @@ from pathlib import Path
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.request import RunRequest, plan
 from gcdbench.engine.run import Place, all_records, directory, distinct, execute_all, workspaces
-from gcdbench.engine.workspace import Cache, Workspace
+from gcdbench.engine.shared import Cache
+from gcdbench.engine.workspace import Workspace
 from gcdbench.errors import DataError, GcdbenchError
 from gcdbench.ranks.group import Ranks
 from gcdbench.results.record import Record

@@ -14,8 +14,8 @@ from gcdbench.contracts import Dataset
 from gcdbench.engine.device import Compute
 from gcdbench.engine.estimate import Estimated, estimate_with
 from gcdbench.engine.request import dataset_layer
+from gcdbench.engine.shared import Cache
 from gcdbench.engine.stores import Shelf
-from gcdbench.engine.workspace import Cache
 from gcdbench.testing.easy import NUM_BASE, EasyDigits, ShuffledDigits
 from gcdbench.testing.kit import Failed, check
 

@@ -28,10 +28,11 @@ from gcdbench.engine.request import RunRequest, plan_of
 from gcdbench.engine.runner import Runner
 from gcdbench.engine.scoring import predict
 from gcdbench.engine.seeding import AmbientStream, generator
+from gcdbench.engine.shared import Cache
 from gcdbench.engine.stages import stages_of
 from gcdbench.engine.stores import Shelf
 from gcdbench.engine.trackers import Trackers
-from gcdbench.engine.workspace import Cache, Workspace, prepare
+from gcdbench.engine.workspace import Workspace, prepare
 from gcdbench.ranks.group import Ranks
 from gcdbench.results.rundir import RunDirectory
 from gcdbench.testing.easy import EasyDigits

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from gcdbench import registry
-from gcdbench.backbone.load import build, describe, load_backbone, normalisation, on_meta
+from gcdbench.backbone.load import build, describe, input_config, load_backbone, on_meta
 from gcdbench.backbone.weights import load_into, read_state, weights_hash
 from gcdbench.config import BackboneConfig, TrainConfig
 from gcdbench.contracts import Task
@@ -116,8 +116,8 @@ def test_a_checkpoint_cannot_run_code(tmp_path):
 def test_unknown_backbones_are_sentences():
     with pytest.raises(UsageError, match="Did you mean 'dino"):
         describe("dinno")
-    with pytest.raises(UsageError, match="not a ViT"):
-        build(describe("resnet18"), 64)
+    with pytest.raises(UsageError, match="gives no feature map"):
+        load_backbone(BackboneConfig("mixer_s32_224", "random"), 224)
 
 
 def test_missing_hub_weights_are_a_sentence(monkeypatch, tmp_path):
@@ -128,8 +128,11 @@ def test_missing_hub_weights_are_a_sentence(monkeypatch, tmp_path):
 
 
 def test_normalisation_follows_the_weights():
-    assert normalisation(describe("dino")) is None
-    assert normalisation(describe("vit_tiny_patch16_224.augreg_in21k_ft_in1k")) == ((0.5,) * 3, (0.5,) * 3)
+    assert input_config("dino") == {}
+    assert input_config("vit_tiny_patch16_224.augreg_in21k_ft_in1k") == {
+        "views.mean": (0.5,) * 3,
+        "views.std": (0.5,) * 3,
+    }
 
 
 def test_random_weights_depend_on_the_seed():
@@ -149,7 +152,7 @@ def counts(method: str, backbone: str = "dino", size: int = 224):
     """Parameters of a method for 200 classes, 100 of them base, without allocating them."""
     cls = registry.load("method", method)
     with torch.device("meta"):
-        split = on_meta(describe(backbone), size)
+        split = on_meta(BackboneConfig(backbone), size)
         made = cls(cls.Config(), Task(100, 200, split, TrainConfig(), 1))
     trunk = sum(p.numel() for p in split.trunk.parameters())
     return split, made, trunk + sum(p.numel() for p in made.parameters())

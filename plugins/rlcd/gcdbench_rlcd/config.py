@@ -71,6 +71,10 @@ class RLCDConfig:
     """Anchors of the auxiliary supervised contrastive loss: both views or the first only."""
     aux_init_std: float = 0.01
     """Spread of the AUX token's initial values (truncated normal)."""
+    aux_start: Literal["token", "cls"] = "token"
+    """What AUX enters the last block as: the trained token itself, or that token added to the image's CLS token."""
+    aux_warmup: int = 0
+    """Epochs before the auxiliary branch, its regulariser and the distillation start."""
 
     # ---- the regulariser ----
     regularizer: Literal["cdr", "pdr", "ent", "mcc", "lerm"] = "cdr"

@@ -50,8 +50,14 @@ class RLCD(Method):
 
     def embed(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """CLS and AUX features and the cosines of both heads."""
-        cls, aux = self.tail(tokens, self.aux_token).unbind(1)
+        cls, aux = self._read(tokens).unbind(1)
         return cls, aux, self.main_head(cls), self.aux_head(aux)
+
+    def _read(self, tokens: Tensor) -> Tensor:
+        """(rows, 2, dim): CLS and AUX after the trained blocks."""
+        if self.config.aux_start == "cls":
+            return self.tail(tokens, self.aux_token, on_cls=True)
+        return self.tail(tokens, self.aux_token)
 
     def forward(self, batch: Batch, t: Progress) -> Losses:
         """The terms of both branches."""
@@ -62,17 +68,18 @@ class RLCD(Method):
         both = chosen.view(2, -1).all(0)
         losses = Losses()
         self._main_terms(losses, cls, main_logits, batch, teacher)
-        if c.distill:
+        started = t.epoch >= c.aux_warmup
+        if c.distill and started:
             value = distillation(c, main_logits, aux_logits, chosen, self.task.num_base)
             losses.add("distill", value, c.alpha)
-        if c.aux:
+        if c.aux and started:
             self._aux_terms(losses, aux, aux_logits, batch, teacher, both)
         if c.reg_on != "none":
             everybody = torch.ones_like(both)
             scale = 1 - c.sup_weight if c.beta_inside else 1.0
             value = self._regularise(main_logits, c.reg_temp, everybody, batch)
             losses.add(f"main_{c.regularizer}", value, c.beta * scale)
-        if c.reg_on == "both":
+        if c.reg_on == "both" and started:
             scale = c.aux_self_weight if c.beta_inside else 1.0
             value = self._regularise(aux_logits, c.aux_temp, both, batch)
             losses.add(f"aux_{c.regularizer}", value, c.beta * scale)
@@ -127,7 +134,7 @@ class RLCD(Method):
 
     def features(self, tokens: Tensor) -> Tensor:
         """CLS, as the main head sees it."""
-        return self.tail(tokens, self.aux_token)[:, 0]
+        return self._read(tokens)[:, 0]
 
     def predict(self, pool: Pool) -> Prediction:
         """Argmax of the main branch; the auxiliary branch's base classes are reported beside it."""
