@@ -87,6 +87,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "data.images": (None,),
     "data.k_from": (None,),
     "backbone.pca": (None,),
+    "backbone.pca_images": (10_000,),
     "backbone.tail_depth": (1,),
     "backbone.tail_heads": (4,),
     "backbone.tail_width": (None,),

@@ -88,7 +88,7 @@ def input_config(name: str) -> dict[str, Any]:
     found: dict[str, Any] = {"views.mean": tuple(cfg.mean), "views.std": tuple(cfg.std)}
     if has_feature_map(name):
         side = int(cfg.input_size[-1])
-        found |= {"views.crop": side, "views.resize": round(side * 8 / 7)}
+        found |= {"views.crop": side, "views.resize": side * 8 // 7}
     return found
 
 

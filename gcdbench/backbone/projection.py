@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO
 
@@ -33,7 +34,9 @@ class Projection(nn.Module):
         """``mean`` (channels,), ``components`` (channels, dims) with the scale in them, ``share`` (): the part of the
         variance that is kept."""
         super().__init__()
-        self.fitted = {"mean": mean.double(), "components": components.double(), "share": share.double()}
+        given = {"mean": mean, "components": components, "share": share}
+        # Contiguous, because products round by the order in memory: fitted or read from a file, it is the same.
+        self.fitted = {name: values.double().contiguous() for name, values in given.items()}
         """In double precision, whatever the module is moved to afterwards."""
         for name, values in self.fitted.items():
             self.register_buffer(name, values, persistent=False)
@@ -45,21 +48,22 @@ class Projection(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Never in half precision, in which a difference of large numbers would lose what matters."""
-        with torch.autocast(tokens.device.type, enabled=False):
+        kind = tokens.device.type
+        with torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext():
             return (tokens.to(self.mean.dtype) - self.mean) @ self.components
 
     def digest(self) -> str:
         """Sixteen hex digits over the numbers."""
         digest = hashlib.sha256()
         for name in _NAMES:
-            digest.update(self.fitted[name].cpu().contiguous().numpy().tobytes())
+            digest.update(self.fitted[name].cpu().numpy().tobytes())
         return digest.hexdigest()[:16]
 
     def write(self, path: Path) -> None:
         """Keep it as a safetensors file."""
         from safetensors.torch import save
 
-        content = save({name: values.cpu().contiguous() for name, values in self.fitted.items()})
+        content = save({name: values.cpu() for name, values in self.fitted.items()})
 
         def whole(stream: IO[bytes]) -> None:
             stream.write(content)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @click.option("--seed", "seeds", type=Seeds(), help="Only these seeds: 0 or 0,1,2 or 0-4.")
 @click.option("--epochs", type=int, help="Only runs with so many epochs.")
 @set_option
+@click.option("--experiment", help="Only runs with the settings that this experiment's rows share.")
 @click.option("--run-missing", is_flag=True, help="First train what is missing, on the same seeds for all methods.")
 @click.option("--all-setups", is_flag=True, help="Show every set-up of a method, not only the prescribed one.")
 @click.option("--paper", is_flag=True, help="Show published numbers of all methods below ours.")
@@ -37,8 +38,26 @@ def compare_command(methods: tuple[str, ...], run_missing: bool, paper: bool, fm
     The first method is the one the others are compared with. A method stands for its default recipe with the
     settings it prescribes; METHOD:RECIPE, --epochs and --set choose other runs. Exit code 3 if protocols differ.
     """
+    options = _of_experiment(**options)
     found = find_runs(methods, take_place(options), run_missing=run_missing, alone=paper, **options)
     show(found, options["datasets"], paper, options["backbone"], fmt)
+
+
+def _of_experiment(experiment: str | None, **options: Any) -> dict[str, Any]:
+    """The options with what an experiment file says, where the user says nothing."""
+    from gcdbench.results.experiment import load_experiment
+
+    if experiment is None:
+        return {**options, "common": {}}
+    found = load_experiment(experiment)
+    backbone = options["backbone"] or (found.backbones[0] if len(found.backbones) == 1 else None)
+    return {
+        **options,
+        "datasets": options["datasets"] or found.datasets,
+        "backbone": backbone,
+        "seeds": options["seeds"] or found.seeds,
+        "common": dict(found.common),
+    }
 
 
 def find_runs(
@@ -51,6 +70,7 @@ def find_runs(
     epochs: int | None,
     assignments: tuple[str, ...],
     all_setups: bool,
+    common: Mapping[str, Any] | None = None,
     run_missing: bool = False,
     alone: bool = False,
 ) -> list[Selection]:
@@ -61,7 +81,7 @@ def find_runs(
     from gcdbench.engine.contest import gather
     from gcdbench.results.select import Contestant, Wanted
 
-    settings = dict(parse_assignment(a) for a in assignments)
+    settings = {**(common or {}), **dict(parse_assignment(a) for a in assignments)}
     if epochs is not None:
         settings["train.epochs"] = epochs
     names = tuple(dict.fromkeys(registry.canonical("dataset", d) for d in datasets))

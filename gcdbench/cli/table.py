@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 @set_option
 @place_options
 @click.option("--dry-run", is_flag=True, help="Say what would be run and how long it would take, then stop.")
+@click.option("--recorded", is_flag=True, help="Train nothing: only records in --runs, for which no data is needed.")
 @format_options("markdown", "latex", "json", "csv")
-def table_command(name: str, dry_run: bool, fmt: str | None, **options: Any) -> None:
+def table_command(name: str, dry_run: bool, recorded: bool, fmt: str | None, **options: Any) -> None:
     """Make a table or study of a paper: NAME is an experiment (`gcdbench list experiments`) or its TOML file.
 
     Runs what is missing, continues what is unfinished, and prints our numbers beside the published ones. A method
@@ -43,11 +44,13 @@ def table_command(name: str, dry_run: bool, fmt: str | None, **options: Any) -> 
 
     experiment = load_experiment(name)
     place, asked = take_place(options), asked_for(**options)
+    if dry_run and recorded:
+        raise UsageError("--recorded trains nothing, so there is nothing that --dry-run could tell.")
     if dry_run:
         _dry_run(experiment, asked, place, fmt)
         return
     with show_progress() as display:
-        studies, faults = make_studies(experiment, asked, place, display)
+        studies, faults = make_studies(experiment, asked, place, display, recorded=recorded)
     show_studies(studies, fmt)
     if faults:
         raise type(faults[0])(f"{len(faults)} rows failed; the notes below the table say why.")

@@ -17,7 +17,9 @@ from gcdbench.engine.request import DEFAULT_BACKBONE, RunRequest, plan
 from gcdbench.engine.run import Place
 from gcdbench.errors import GcdbenchError, PluginError, UsageError
 from gcdbench.results.experiment import Experiment, Row
+from gcdbench.results.find import read_runs
 from gcdbench.results.published import PublishedTable, published_tables
+from gcdbench.results.select import record_of
 from gcdbench.results.study import Line, Study, line_of
 
 
@@ -57,14 +59,20 @@ def installed_rows(experiment: Experiment) -> list[Row]:
 
 
 def make_studies(
-    experiment: Experiment, asked: Asked, place: Place, reporter: Reporter, train: bool = True
+    experiment: Experiment,
+    asked: Asked,
+    place: Place,
+    reporter: Reporter,
+    train: bool = True,
+    recorded: bool = False,
 ) -> tuple[list[Study], list[GcdbenchError]]:
     """Our numbers on every dataset, and what went wrong on the way. ``train`` False takes finished runs only.
 
-    Whatever can be known to be wrong before a run is trained is told before.
+    ``recorded`` looks at nothing but records: neither data nor weights need to be here, and a run counts if its
+    settings are those of the row. Whatever can be known to be wrong before a run is trained is told before.
     """
     prepared = prepare_studies(experiment, asked, reporter.warn)
-    make = _counted if experiment.kind == "parameters" else _run
+    make = _counted if experiment.kind == "parameters" else _recorded if recorded else _run
     faults: list[GcdbenchError] = []
     studies = []
     for study, jobs in prepared:
@@ -115,6 +123,24 @@ def _run(
         else:
             lines.append(line_of(row, metrics, outcome.records, None if outcome.records else "Not run yet."))
     return lines, [o.fault for o in outcomes.values() if o.fault is not None]
+
+
+def _recorded(
+    study: Study, jobs: Mapping[str, Job], place: Place, reporter: Reporter, train: bool
+) -> tuple[list[Line], list[GcdbenchError]]:
+    records, _, faults = read_runs(place.runs)
+    for fault in faults:
+        reporter.warn(fault)
+    metrics = study.experiment.metrics
+    lines = []
+    for row in study.experiment.rows:
+        if row.key not in jobs:
+            lines.append(line_of(row, metrics, (), f"{row.method} is not installed."))
+            continue
+        found = [record_of(run.config, records) for run in plan(jobs[row.key].request).runs]
+        there = [record for record in found if record is not None]
+        lines.append(line_of(row, metrics, there, None if there else "There is no record of it."))
+    return lines, []
 
 
 def _counted(

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gcdbench.backbone.catalogue import short_name
-from gcdbench.config import NEUTRAL, NOT_IN_IDENTITY, flat_config
+from gcdbench.config import NEUTRAL, NOT_IN_IDENTITY, RunConfig, decisive, flat_config
 from gcdbench.errors import UsageError
 from gcdbench.results.record import Record
-from gcdbench.results.setups import Setup, backbone_of, distinct_names, group, spell
+from gcdbench.results.setups import Setup, backbone_of, distinct_names, group, irrelevant, spell
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,26 @@ def _fits(flat: Mapping[str, Any], key: str, value: Any) -> bool:
     if value in neutral:
         return key not in flat or flat[key] in neutral
     return spell(flat.get(key)) == spell(value)
+
+
+def record_of(config: RunConfig, records: Iterable[Record]) -> Record | None:
+    """The newest record of a run with this config. Weights and data are not compared: records tell of theirs."""
+
+    def decides(tree: Mapping[str, Any]) -> dict[str, str]:
+        ignored = irrelevant(tree)
+        return {key: spell(value) for key, value in decisive(flat_config(tree)).items() if key not in ignored}
+
+    wanted = decides(config.as_dict())
+    names = (config.method, config.dataset, config.recipe, config.seed)
+    backbone = short_name(config.backbone.name)
+    fits = [
+        r
+        for r in records
+        if (r.method, r.dataset, r.recipe, r.seed) == names
+        and backbone_of(r) == backbone
+        and decides(r.config) == wanted
+    ]
+    return max(fits, key=lambda r: r.finished, default=None)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from gcdbench.results.summary import HEADLINE, mean_std, spoken
 TITLES = {
     **HEADLINE,
     "pseudo_label": "Pseudo-label",
+    "pseudo_label_aux": "OB of AUX",
     "cpd_rmse_base": "RMSE base",
     "cpd_rmse_novel": "RMSE novel",
     "predicted_base_rows": "Predicted base",

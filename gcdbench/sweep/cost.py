@@ -167,7 +167,8 @@ def _place(dataset: str, backbone: str, runs: list[RunCount], lanes: int, assume
         "alone": sum(_shared([run]) for run in runs) + own + fresh + evaluated,
         "lanes": shared + own + fresh + evaluated,
         "eval_store": shared + own + fresh + min(stored, evaluated),
-        "train_views": min(once, shared) + own + fresh + min(stored, evaluated),
+        # Random views of a whole pool are then stored ones as well.
+        "train_views": min(once, shared + fresh) + own + min(stored, evaluated),
     }
     busiest = max((group for group in groups if group[0].stages), key=len, default=[])
     if busiest:

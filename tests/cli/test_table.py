@@ -131,3 +131,62 @@ def test_list_experiments(cli):
     rows = cli("list", "experiments", "--json").json()["experiments"]
     assert [row["name"] for row in rows] == sorted(experiment_files())
     assert "ablation" in cli("list", "experiments").stdout
+
+
+@pytest.fixture
+def recorded(some_runs, tmp_path):
+    """An experiment whose rows were run elsewhere: there are records, and no data."""
+    (tmp_path / "mine.toml").write_text(
+        """
+[experiment]
+title = "Mine"
+datasets = ["digits"]
+seeds = [0, 1, 2]
+metrics = ["all"]
+settings = { "train.epochs" = 1 }
+
+[[row]]
+key = "rlcd"
+label = "RLCD"
+method = "rlcd"
+
+[[row]]
+key = "other"
+label = "Other"
+method = "rlcd"
+settings = { "method.alpha" = 0.1 }
+
+[[row]]
+key = "simgcd"
+label = "SimGCD"
+method = "simgcd"
+settings = { "method.projector_hidden" = 32, "method.projector_out" = 16 }
+"""
+    )
+    return some_runs
+
+
+def test_a_table_of_records_alone(cli, recorded, monkeypatch):
+    from gcdbench.data.datasets.digits import Digits
+
+    def gone(self, part):
+        raise AssertionError("the data was looked at")
+
+    monkeypatch.setattr(Digits, "index", gone)
+    answer = cli("table", "mine.toml", "--recorded", "--runs", recorded, "--json")
+    assert answer.code == 0, answer.stderr
+    rows = {row["key"]: row for row in answer.json()["studies"][0]["rows"]}
+    assert rows["rlcd"]["metrics"]["all"]["n"] == rows["simgcd"]["metrics"]["all"]["n"] == 2
+    assert rows["other"]["reason"] == "There is no record of it."
+    ids = {p.name for p in (recorded / "rlcd" / "digits").iterdir() if p.is_dir()}
+    assert set(rows["rlcd"]["runs"]) == ids
+    assert cli("table", "mine.toml", "--recorded", "--dry-run").code == 2
+
+
+def test_compare_takes_the_settings_of_an_experiment(cli, recorded):
+    answer = cli("compare", "rlcd", "simgcd", "--experiment", "mine.toml", "--runs", recorded, "--json")
+    assert answer.code == 0, answer.stderr
+    (table,) = answer.json()["comparisons"]
+    assert [row["seeds"] for row in table["rows"]] == [[0, 1], [0, 1]]
+    other = cli("compare", "rlcd", "simgcd", "--experiment", "ablation", "--runs", recorded)
+    assert other.code != 0  # no runs on its dataset

@@ -73,8 +73,8 @@ class RLCDConfig:
     """Spread of the AUX token's initial values (truncated normal)."""
     aux_start: Literal["token", "cls"] = "token"
     """What AUX enters the last block as: the trained token itself, or that token added to the image's CLS token."""
-    aux_warmup: int = 0
-    """Epochs before the auxiliary branch, its regulariser and the distillation start."""
+    aux_warmup: float = 0.0
+    """Share of the epochs before the auxiliary branch, its regulariser and the distillation start."""
 
     # ---- the regulariser ----
     regularizer: Literal["cdr", "pdr", "ent", "mcc", "lerm"] = "cdr"
@@ -101,5 +101,6 @@ class RLCDConfig:
                 raise UsageError(f"method.{name} is {getattr(self, name)}; a temperature must be positive.")
         if self.aux_init_std < 0:
             raise UsageError(f"method.aux_init_std is {self.aux_init_std}; it must not be negative.")
-        if not 0 <= self.sup_weight <= 1:
-            raise UsageError(f"method.sup_weight is {self.sup_weight}; it must lie between 0 and 1.")
+        for name in ("sup_weight", "aux_warmup"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"method.{name} is {getattr(self, name)}; it must lie between 0 and 1.")

@@ -68,7 +68,7 @@ class RLCD(Method):
         both = chosen.view(2, -1).all(0)
         losses = Losses()
         self._main_terms(losses, cls, main_logits, batch, teacher)
-        started = t.epoch >= c.aux_warmup
+        started = t.epoch >= round(c.aux_warmup * t.epochs)
         if c.distill and started:
             value = distillation(c, main_logits, aux_logits, chosen, self.task.num_base)
             losses.add("distill", value, c.alpha)

@@ -1,0 +1,189 @@
+"""Result pages: text written by hand, with the output of commands that read the committed records.
+
+    python docs/results/make.py collect NAME RUNS   # take records and learning curves of an experiment from run folders
+    python docs/results/make.py                     # write the pages
+    python docs/results/make.py --check             # exit code 1 if a page is not what it would write
+
+`NAME/text.md` is the page with commands in place of tables. In a block fenced by `~~~`, a line `$ gcdbench ...` becomes
+what the command prints, read from `NAME/records.jsonl` alone (no data, no weights); `@curves EXPERIMENT METRIC LABEL;
+LABEL` a table of `NAME/curves.json`; `@runs` the number of runs and what they were made with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shlex
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from gcdbench.errors import GcdbenchError
+from gcdbench.results.find import read_runs
+
+HERE = Path(__file__).parent
+FENCE = "~~~"
+CURVES = ("all", "base", "novel", "ob", "pseudo_label_aux", "ce")
+"""What is kept of every epoch: accuracies, and the supervised cross entropy."""
+SEEDS = tuple(range(10))
+"""Seeds that are looked for."""
+
+
+def pages() -> list[Path]:
+    """Folders of pages."""
+    return sorted(path.parent for path in HERE.glob("*/text.md"))
+
+
+def collect(folder: Path, runs: Path) -> int:
+    """Keep the records and curves of all finished runs below a folder; how many there are."""
+    records, _, faults = read_runs(runs)
+    if faults:
+        raise GcdbenchError("\n".join(faults))
+    records.sort(key=lambda r: (r.method, r.recipe, r.run_id))
+    curves = {}
+    with (folder / "records.jsonl").open("w", encoding="utf-8") as stream:
+        for record in records:
+            kept = {**record.as_dict(), "dir": f"runs/{record.method}/{record.dataset}/{record.run_id}"}
+            stream.write(json.dumps(kept, sort_keys=True, separators=(",", ":")) + "\n")
+            curves[record.run_id] = list(_curve(Path(record.dir)))
+    text = json.dumps({k: v for k, v in sorted(curves.items()) if v}, separators=(",", ":"))
+    (folder / "curves.json").write_text(text.replace('],"', '],\n"') + "\n", encoding="utf-8")
+    return len(records)
+
+
+def _curve(run: Path) -> Iterator[dict[str, float]]:
+    path = run / "metrics.jsonl"
+    for number, line in enumerate(path.read_text().splitlines() if path.is_file() else [], 1):
+        found = json.loads(line)
+        losses = found.get("losses", {})
+        values = {**found.get("metrics", {}), "ce": losses.get("main_ce", losses.get("ce"))}
+        yield {"epoch": number} | {k: round(values[k], 3) for k in CURVES if values.get(k) is not None}
+
+
+@contextlib.contextmanager
+def unpacked(folder: Path) -> Iterator[Path]:
+    """The committed records as run folders, as every command expects them."""
+    with tempfile.TemporaryDirectory() as temporary:
+        runs = Path(temporary)
+        for line in (folder / "records.jsonl").read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            run = runs / record["method"] / record["dataset"] / record["run_id"]
+            run.mkdir(parents=True)
+            (run / "config.json").write_text(json.dumps(record["config"]))
+            (run / "record.json").write_text(line)
+        yield runs
+
+
+def written(folder: Path) -> str:
+    """The page."""
+    out = [f"<!-- Written by `python docs/results/make.py` from {folder.name}/; change it there. -->"]
+    with unpacked(folder) as runs:
+        lines = iter((folder / "text.md").read_text(encoding="utf-8").splitlines())
+        for line in lines:
+            if line.strip() != FENCE:
+                out.append(line)
+                continue
+            for command in lines:
+                if command.strip() == FENCE:
+                    break
+                out += _answer(command.strip(), folder, runs)
+    return "\n".join(out).rstrip() + "\n"
+
+
+def _answer(command: str, folder: Path, runs: Path) -> list[str]:
+    name, *words = shlex.split(command)
+    if name == "@runs":
+        return list(_run_list(runs))
+    if name == "@curves":
+        labels = [" ".join(part.split()) for part in " ".join(words[2:]).split(";")]
+        return list(_curve_table(folder, runs, words[0], words[1], labels))
+    if (name, *words[:1]) != ("$", "gcdbench"):
+        raise GcdbenchError(f"{folder.name}/text.md: '{command}' is no command.")
+    shown = command.removeprefix("$ ")
+    return ["```", f"$ {shown}", "```", "", _run([*words[1:], "--markdown", "--runs", str(runs)]).rstrip()]
+
+
+def _run(words: Sequence[str]) -> str:
+    """What the command prints on standard output."""
+    from gcdbench.cli.main import main
+
+    told, complained = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(complained):
+        try:
+            main(list(words))
+        except SystemExit as end:
+            if end.code not in (0, None):
+                raise GcdbenchError(
+                    f"`gcdbench {shlex.join(words)}` ended with {end.code}: {complained.getvalue()}"
+                ) from end
+    return told.getvalue()
+
+
+def _labelled(runs: Path, experiment: str) -> dict[str, list[Any]]:
+    """Records of each row of an experiment, by its label."""
+    from gcdbench.engine.reporter import Reporter
+    from gcdbench.engine.run import Place
+    from gcdbench.engine.studies import Asked, make_studies
+    from gcdbench.results.experiment import load_experiment
+
+    asked = Asked(seeds=SEEDS)
+    (study,), _ = make_studies(load_experiment(experiment), asked, Place(runs), Reporter(), recorded=True)
+    return {line.row.label: list(line.records) for line in study.lines}
+
+
+def _curve_table(folder: Path, runs: Path, experiment: str, metric: str, labels: Sequence[str]) -> Iterator[str]:
+    """Means over seeds of a metric by epoch, one column a row of the experiment."""
+    curves = json.loads((folder / "curves.json").read_text(encoding="utf-8"))
+    known = _labelled(runs, experiment)
+    columns: list[dict[int, list[float]]] = []
+    for label in labels:
+        if label not in known:
+            raise GcdbenchError(f"{folder.name}/text.md: {experiment} has no row '{label}'.")
+        by_epoch: dict[int, list[float]] = {}
+        for record in known[label]:
+            for point in curves.get(record.run_id, []):
+                if metric in point:
+                    by_epoch.setdefault(int(point["epoch"]), []).append(point[metric])
+        columns.append(by_epoch)
+    yield f"| epoch | {' | '.join(labels)} |"
+    yield "|---|" + "---|" * len(labels)
+    digits = 3 if metric == "ce" else 1
+    for epoch in sorted({e for column in columns for e in column}):
+        cells = (f"{statistics.mean(c[epoch]):.{digits}f}" if epoch in c else "" for c in columns)
+        yield f"| {epoch} | {' | '.join(cells)} |"
+
+
+def _run_list(runs: Path) -> Iterator[str]:
+    """Run ids by method, recipe and settings that were chosen."""
+    records, _, _ = read_runs(runs)
+    commits = sorted({r.git["core"]["commit"][:12] for r in records if r.git["core"]})
+    versions = ", ".join(f"{name} {number}" for name, number in records[0].versions.items())
+    yield f"{len(records)} runs; source at {', '.join(commits)}; {versions}."
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write, check or collect."""
+    if arguments[:1] == ["collect"]:
+        name, runs = arguments[1:]
+        (HERE / name).mkdir(exist_ok=True)
+        print(f"{collect(HERE / name, Path(runs))} records")
+        return 0
+    stale = []
+    for folder in pages():
+        page, text = HERE / f"{folder.name}.md", written(folder)
+        if "--check" in arguments:
+            if not page.is_file() or page.read_text(encoding="utf-8") != text:
+                stale.append(page.name)
+        else:
+            page.write_text(text, encoding="utf-8")
+    for name in stale:
+        print(f"{name} is not what its records say: run `python docs/results/make.py`.", file=sys.stderr)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,250 @@
+"""Whole runs on networks with a feature map: real files in CIFAR's layout, tiny networks, every installed method."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import gcdbench
+from gcdbench import registry
+from gcdbench.backbone.projection import read_projection
+from gcdbench.engine import checkpoint
+from gcdbench.engine.projecting import FILE, fitted_rows
+from gcdbench.errors import UsageError
+from gcdbench.report.reopen import reopen
+from tests.engine.lanes import assert_equal_runs, assert_resumed_equal
+from tests.engine.runs import weights
+from tests.trees import write_cifar10
+
+SETTINGS = {
+    "views.crop": 32,
+    "views.resize": 36,
+    "backbone.weights": "random",
+    "backbone.pca": 16,
+    "backbone.pca_images": 60,
+    "backbone.tail_width": 8,
+    "train.batch_size": 16,
+    "train.stream": 0,
+    "store.train_views": 3,
+    "store.train_tokens": "fp32",
+}
+OF_METHOD = {
+    "simgcd": {"method.projector_hidden": 16, "method.projector_out": 8},
+    "legogcd": {"method.projector_hidden": 16, "method.projector_out": 8},
+    "gcd": {"method.head_hidden": 16, "method.head_narrow": 8, "method.head_out": 16, "method.restarts": 2},
+    "cms": {"method.head_hidden": 16, "method.head_out": 16},
+    "kmeans": {},
+    "supref": {"method.restarts": 2},
+    "uno": {"method.projector_hidden": 16, "method.projector_out": 8, "method.pretrain_epochs": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("data")
+    write_cifar10(root, rows=24)
+    return root
+
+
+def start(folder: Path, data: Path, method: str = "rlcd", settings: dict | None = None, **more):
+    own = OF_METHOD.get(method.partition(":")[0], {}) if "," not in method else {}
+    values = {
+        "backbone": "test_efficientnet",
+        "epochs": 2,
+        "seeds": 0,
+        "cache": folder / "cache",
+        "runs": folder / "runs",
+        **more,
+    }
+    return gcdbench.run(method, "cifar10", data_root=data, settings={**SETTINGS, **own, **(settings or {})}, **values)
+
+
+@pytest.mark.parametrize("method", sorted(plugin.name for plugin in registry.plugins("method")))
+def test_every_installed_method_runs_unchanged(tmp_path, data, method):
+    known = {f"method.{name}" for name in registry.load("method", method).Config.__dataclass_fields__}
+    settings = {key: value for key, value in OF_METHOD.get(method, {}).items() if key in known}
+    (record,) = start(tmp_path, data, method, settings)
+    assert set(record.metrics) >= {"all", "base", "novel"}
+    assert record.backbone["projection"]["dims"] == 16
+    assert record.protocol["approximations"] == {
+        "train_views": 3,
+        "train_tokens": "fp32",
+        "pca": 16,
+        "pca_images": 60,
+    }
+
+
+def test_lanes_equal_runs_alone_bit_for_bit(tmp_path, data):
+    shared = start(tmp_path / "lanes", data, "rlcd,rlcd:released", settings={"train.precision": "fp32"})
+    for method, record in zip(("rlcd", "rlcd:released"), shared, strict=True):
+        name, _, recipe = method.partition(":")
+        alone = start(
+            tmp_path / "alone" / method.replace(":", "-"),
+            data,
+            name,
+            recipe=recipe or None,
+            settings={"train.precision": "fp32"},
+        )
+        assert_equal_runs(record, alone[0])
+
+
+def test_seeds_have_blocks_of_their_own(tmp_path, data):
+    one, two = start(tmp_path, data, "rlcd", seeds=(0, 1))
+    name = "tail.blocks.0.attn.qkv.weight"
+    assert not torch.equal(weights(one)[name], weights(two)[name])
+
+
+def test_the_projection_is_kept_with_the_run_and_decides_the_tokens(tmp_path, data):
+    (record,) = start(tmp_path, data)
+    kept = read_projection(Path(record.dir) / FILE)
+    assert kept.digest() == record.backbone["projection"]["hash"]
+    (again,) = start(tmp_path / "elsewhere", data)
+    assert again.backbone["projection"] == record.backbone["projection"]
+    (other,) = start(tmp_path, data, settings={"backbone.pca_images": 30})
+    assert other.run_id != record.run_id
+    assert other.fingerprint != record.fingerprint
+    assert other.backbone["projection"]["hash"] != record.backbone["projection"]["hash"]
+
+
+def test_a_projection_does_not_see_labels(tmp_path, data):
+    """The rows it is fitted on are drawn by number; other classes for the same images give the same projection."""
+    import pickle
+
+    (record,) = start(tmp_path, data)
+    other = tmp_path / "relabelled"
+    shutil.copytree(data, other)
+    for file in sorted((other / "cifar-10-batches-py").glob("data_batch_*")):
+        content = pickle.loads(file.read_bytes())
+        content[b"labels"] = [(label + 3) % 10 for label in content[b"labels"]]
+        file.write_bytes(pickle.dumps(content, protocol=2))
+    (relabelled,) = start(tmp_path / "other", other)
+    assert relabelled.protocol["index_hash"] != record.protocol["index_hash"]
+    assert relabelled.backbone["projection"]["hash"] == record.backbone["projection"]["hash"]
+
+
+def test_rows_for_a_projection_are_drawn_once():
+    assert np.array_equal(fitted_rows(10, 10), np.arange(10))
+    some = fitted_rows(1000, 100)
+    assert len(set(some.tolist())) == 100
+    assert np.array_equal(some, fitted_rows(1000, 100))
+    assert np.array_equal(some, np.sort(some))
+
+
+def test_an_interrupted_run_goes_on_with_its_own_projection(tmp_path, data, monkeypatch):
+    """Its store is gone, and what is fitted anew differs: the run and its report take the one it began with."""
+    from gcdbench.engine import projecting
+    from gcdbench.engine.runner import Runner
+
+    whole = start(tmp_path / "whole", data)[0]
+    original = Runner.end_epoch
+
+    def interrupted(self, *arguments):
+        line = original(self, *arguments)
+        if self.epoch == 1:
+            raise KeyboardInterrupt
+        return line
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Runner, "end_epoch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            start(tmp_path / "cut", data)
+    shutil.rmtree(tmp_path / "cut" / "cache")
+    fit = projecting.fit_projection
+
+    def rounded(batches, dims):
+        found = fit(batches, dims)
+        return type(found)(found.fitted["mean"] + 1e-6, -found.fitted["components"], found.fitted["share"])
+
+    monkeypatch.setattr(projecting, "fit_projection", rounded)
+    (record,) = start(tmp_path / "cut", data)
+    assert_resumed_equal(whole, record)
+    shutil.rmtree(tmp_path / "cut" / "cache")
+    monkeypatch.setenv("GCDBENCH_CACHE", str(tmp_path / "third"))
+    space = reopen(record, data, "cpu").space
+    assert space.backbone_info.projection["hash"] == record.backbone["projection"]["hash"]
+
+
+def test_stored_and_fresh_views_and_fp32_stores(tmp_path, data):
+    """Tokens from the evaluation store are those computed in passing."""
+    (kept,) = start(tmp_path, data, "kmeans")
+    (stored,) = start(tmp_path / "stored", data, "kmeans", settings={"store.eval_tokens": "fp32"})
+    assert stored.run_id == kept.run_id
+    assert stored.metrics == kept.metrics
+    (fresh,) = start(tmp_path / "fresh", data, "rlcd", settings={"store.train_views": 0})
+    assert "train_views" not in fresh.protocol["approximations"]
+
+
+def test_pools_of_random_views_come_from_the_store(tmp_path, data, monkeypatch):
+    """A method that looks at random views of the whole pool each epoch pays for its tail only."""
+    from gcdbench.backbone.feature_map import FeatureMapTrunk
+
+    start(tmp_path, data, "kmeans")  # fits the projection
+    passes, original = [], FeatureMapTrunk.raw
+
+    def raw(self, images):
+        passes.append(len(images))
+        return original(self, images)
+
+    monkeypatch.setattr(FeatureMapTrunk, "raw", raw)
+    start(tmp_path, data, "cms", epochs=1, settings=OF_METHOD["cms"])
+    few = len(passes)
+    passes.clear()
+    start(tmp_path, data, "cms", epochs=3, settings=OF_METHOD["cms"])
+    assert len(passes) <= few  # the store is there now, and two more epochs add nothing
+
+
+def test_a_network_without_projection(tmp_path, data):
+    (record,) = start(tmp_path, data, settings={"backbone.pca": None, "backbone.pca_images": 10_000})
+    assert "projection" not in record.backbone
+    assert not (Path(record.dir) / FILE).exists()
+    assert checkpoint.load(Path(record.dir))["lane"]["method"]["aux_token"].shape == (1, 256)
+
+
+def test_the_command_line_says_what_is_wrong(cli, data):
+    answer = cli("run", "--method", "rlcd", "--dataset", "cifar10", "--data-root", data, "--backbone", "resnet1")
+    assert answer.code == 2
+    assert "Did you mean 'resnet" in answer.stderr
+    answer = cli("run", "--method", "rlcd", "--dataset", "digits", "--set", "backbone.pca=4")
+    assert answer.code == 2
+    assert "backbone.pca is for networks with a feature map" in answer.stderr
+
+
+def test_the_dry_run_and_the_cost_of_a_sweep(cli, tmp_path, data):
+    options = ["--data-root", data, "--cache", tmp_path / "c", "--backbone", "test_efficientnet"]
+    options += [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
+    answer = cli("run", "--method", "rlcd", "--dataset", "cifar10", *options, "--dry-run", "--json")
+    assert answer.code == 0, answer.stderr
+    assert json.loads(answer.stdout)
+
+
+# ---- fewer images ----
+
+
+def test_fewer_images_are_a_part_of_more_and_keep_their_labels(tmp_path, data):
+    from gcdbench.config import DataConfig
+    from gcdbench.data.datasets.cifar import Cifar10
+    from gcdbench.engine.dataside import open_data
+
+    whole, some, few = (open_data(Cifar10, data, DataConfig(images=n)) for n in (None, 80, 40))
+    assert [len(side.index) for side in (whole, some, few)] == [120, 80, 40]
+    assert set(few.index.items) < set(some.index.items) < set(whole.index.items)
+
+    def labelled(side):
+        return {side.index.items[row] for row in side.split.labelled}
+
+    assert labelled(few) == labelled(whole) & set(few.index.items)
+    assert len({side.hash for side in (whole, some, few)}) == 3
+    classes = dict(zip(whole.index.items, whole.index.labels.tolist(), strict=True))
+    assert all(classes[item] == label for item, label in zip(few.index.items, few.index.labels.tolist(), strict=True))
+    assert np.array_equal(
+        np.asarray(few.dataset.image("train", 5)),
+        np.asarray(whole.dataset.image("train", whole.index.items.index(few.index.items[5]))),
+    )
+    with pytest.raises(UsageError, match=r"data\.images is 121, but CIFAR-10 has only 120"):
+        open_data(Cifar10, data, DataConfig(images=121))
+    assert open_data(Cifar10, data, DataConfig(images=120)).hash == whole.hash
