@@ -64,9 +64,9 @@ def describe(name: str) -> BackboneSpec:
 @cache
 def has_feature_map(name: str) -> bool:
     """Whether a backbone is a network with a feature map rather than a ViT; nothing but its class is asked for."""
-    spec = describe(name)
-    if spec.timm_name is None:
+    if name in CATALOGUE:
         return False
+    spec = describe(name)
     from timm.models.vision_transformer import VisionTransformer
 
     with torch.device("meta"):

@@ -14,7 +14,7 @@ from gcdbench.backbone.load import has_feature_map, input_config
 from gcdbench.config import BackboneConfig, Layer, Resolved, deviations, flatten, read_toml, resolve
 from gcdbench.contracts import Dataset, Method
 from gcdbench.errors import PluginError, UsageError, unknown
-from gcdbench.presets import preset_layers, recipe_name
+from gcdbench.presets import FEATURE_MAP, preset_layers, recipe_name
 from gcdbench.results.select import Contestant
 
 
@@ -127,7 +127,8 @@ def plan_of(
         presets = preset_layers(method_class, recipe, dataset, backbone, mapped)
         notes = [layer.source for layer in presets]
         known = (None, DEFAULT_BACKBONE, dataset_class.backbone)
-        if not mapped and backbone not in known and not any(f" on {backbone}" in note for note in notes):
+        own = (f" on {backbone}", f"/{FEATURE_MAP}")
+        if backbone not in known and not any(name in note for note in notes for name in own):
             notes.append(f"ours: no settings for {backbone} were published; the dataset's are used as they are")
         middle = [] if backbone is None else backbone_layer(backbone, dataset_class)
         return resolve(

@@ -42,10 +42,10 @@ class RLCD(Method):
         super().__init__(config, task)
         dim = task.backbone.embed_dim
         self.tail = task.backbone.tail(norm=config.final_norm, extra_tokens=1)
-        self.aux_token = nn.Parameter(torch.empty(1, dim))
+        self.aux_token = nn.Parameter(torch.zeros(1, dim))
         self.main_head = CosineClassifier(dim, task.num_classes, task.generator)
         self.aux_head = CosineClassifier(dim, task.num_base, task.generator)
-        if self.aux_token.device.type != "meta":
+        if self.aux_token.device.type != "meta" and config.aux_init_std > 0:
             nn.init.trunc_normal_(self.aux_token, std=config.aux_init_std, generator=task.generator)
 
     def embed(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -13,15 +13,17 @@ import torch.nn.functional as F
 from gcdbench_rlcd import RLCD, RLCDConfig
 
 from gcdbench import registry
+from gcdbench.backbone.feature_map import SplitFeatureMap
 from gcdbench.backbone.timm_import import import_timm
 from gcdbench.backbone.vit import SplitViT
-from gcdbench.config import Layer, TrainConfig, resolve
+from gcdbench.config import BackboneConfig, Layer, TrainConfig, resolve
 from gcdbench.contracts import Batch, Progress, Task
+from gcdbench.errors import UsageError
 from gcdbench.presets import preset_layers
 from gcdbench.testing import run_checks
 from gcdbench.testing.trajectory import Recording, build, replay
 
-import_timm()
+timm = import_timm()
 from timm.models.vision_transformer import VisionTransformer  # noqa: E402
 
 FILE = Path(__file__).parents[3] / "tests" / "golden" / "rlcd_trajectory.npz"
@@ -333,3 +335,48 @@ def test_conformance(recipe):
     report = run_checks("rlcd", recipe=recipe)
     assert report.ok, report.summary()
     assert not report.of("failed as expected")
+
+
+def on_feature_map(config: RLCDConfig) -> RLCD:
+    """On a fresh block that starts as identity, as behind a network with a feature map."""
+    network = timm.create_model("test_efficientnet", num_classes=0)
+    backbone = SplitFeatureMap(network, 32, BackboneConfig("test_efficientnet"))
+    task = Task(BASE, CLASSES, backbone, TrainConfig(epochs=10), 3, torch.Generator().manual_seed(1))
+    torch.manual_seed(0)
+    return RLCD(config, task)
+
+
+def pull(method: RLCD, given: Batch, branch: str) -> float:
+    """Norm of the gradient of the block from one branch's terms."""
+    method.zero_grad()
+    terms = [t.value * t.weight for name, t in method(given, T).items() if name.startswith(branch)]
+    torch.stack(terms).sum().backward()
+    grads = [p.grad for name, p in method.tail.named_parameters() if p.grad is not None]
+    return float(torch.sqrt(sum(g.square().sum() for g in grads)))
+
+
+@pytest.mark.parametrize(("spread", "low", "high"), [(0.01, 30, 1000), (1.0, 0, 5)])
+def test_a_small_aux_token_drives_a_fresh_block(spread, low, high):
+    """Why the preset for feature maps has a larger one: what a cosine passes back grows as its vector shrinks."""
+    method = on_feature_map(recipe("paper", aux_init_std=spread, reg_on="none", distill=False))
+    given = batch()
+    tokens = torch.randn(2 * ROWS, 5, 256, generator=torch.Generator().manual_seed(3))
+    given = dataclasses.replace(given, tokens=tokens)
+    assert low < pull(method, given, "aux") / pull(method, given, "main") < high
+
+
+def test_the_auxiliary_branch_can_start_later():
+    method = make(recipe("paper", aux_warmup=0.5))
+    early, late = (set(method(batch(), dataclasses.replace(T, epoch=e))) for e in (4, 5))
+    assert early == {"main_ce", "main_supcon", "main_self", "main_neg_entropy", "main_cdr"}
+    assert late == set(make(recipe("paper"))(batch(), T))
+    with pytest.raises(UsageError, match=r"method\.aux_warmup is 2"):
+        recipe("paper", aux_warmup=2.0)
+
+
+def test_aux_can_start_from_cls():
+    method = on_feature_map(recipe("paper", aux_start="cls", aux_init_std=0.0))
+    tokens = torch.randn(6, 5, 256, generator=torch.Generator().manual_seed(3))
+    cls, aux, *_ = method.embed(tokens)
+    assert torch.equal(cls, aux)  # until the block learns
+    assert torch.equal(method.features(tokens), cls)
