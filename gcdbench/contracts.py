@@ -144,9 +144,12 @@ class TailFactory(Protocol):
     embed_dim: int
 
     def tail(self, *, norm: bool = True, extra_tokens: int = 0) -> nn.Module:
-        """A fresh copy of the trained blocks: tokens in, read-out tokens out (CLS first, then the extra ones).
+        """The trained blocks: tokens in, read-out tokens out (CLS first, then the extra ones).
 
-        ``norm`` applies the backbone's final LayerNorm (kept frozen) to what is read.
+        A copy of a ViT's last blocks or, behind a network with a feature map, fresh blocks that change nothing yet.
+        It is called with tokens and, if there are any, the (extra, dim) extra tokens that are appended before the last
+        block (``on_cls=True`` adds each row's CLS token to them). ``norm`` applies the backbone's final
+        norm (kept frozen) to what is read.
         """
         ...
 

@@ -206,6 +206,29 @@ class Weights(Target):
         read_state(self.path)
 
 
+class Projections(Target):
+    name = "projection"
+    share = 2
+
+    @cached_property
+    def seeds(self) -> list[bytes]:
+        from gcdbench.backbone.projection import fit_projection
+
+        random = torch.Generator().manual_seed(0)
+        fit_projection([torch.randn(9, 5, 6, generator=random)], 3).write(self.root / "p.safetensors")
+        return [(self.root / "p.safetensors").read_bytes()]
+
+    def prepare(self, content: bytes, random: Random) -> None:
+        (self.root / "p.safetensors").write_bytes(content)
+
+    def read(self) -> None:
+        from gcdbench.backbone.projection import read_projection
+
+        found = read_projection(self.root / "p.safetensors")
+        assert found(torch.zeros(1, 2, len(found.mean))).shape[-1] == found.dims
+        assert len(found.digest()) == 16
+
+
 class Stores(Target):
     name = "store descriptions"
     share = 4

@@ -10,5 +10,5 @@ TARGETS: tuple[type[Target], ...] = (
     *(data_targets.Images, data_targets.Archives),
     *(own_targets.ConfigFile, own_targets.Assignments, own_targets.ExperimentFile, own_targets.Records),
     *(own_targets.Epochs, own_targets.Predictions, own_targets.Checkpoints, own_targets.Weights, own_targets.Stores),
-    own_targets.Jobs,
+    *(own_targets.Jobs, own_targets.Projections),
 )
