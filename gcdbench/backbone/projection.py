@@ -99,7 +99,8 @@ def fit_projection(batches: Iterable[Tensor], dims: int) -> Projection:
     total: Tensor | None = None
     products: Tensor | None = None
     for tokens in batches:
-        cells = tokens[:, 1:].flatten(0, 1).double()
+        cells = tokens[:, 1:].flatten(0, 1)
+        cells = cells.cpu().double() if cells.device.type == "mps" else cells.double()  # which has no doubles
         if total is None or products is None:
             total, products = cells.new_zeros(cells.shape[1]), cells.new_zeros(cells.shape[1], cells.shape[1])
         total += cells.sum(0)
