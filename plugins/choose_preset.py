@@ -34,6 +34,7 @@ from sklearn.metrics import silhouette_score
 
 from gcdbench.coercion import parse_assignment
 from gcdbench.contracts import Method
+from gcdbench.engine.groups import trunk_groups
 from gcdbench.engine.loop import train_together
 from gcdbench.engine.reporter import Reporter
 from gcdbench.engine.request import RunRequest, plan
@@ -122,8 +123,10 @@ def measure(
             run.write_config({})
             runners.append(Keeper(space, run, Trackers((), print)))
             facts.append((held, expected + len(held)))
-        make_stores(runners[0].space, Reporter())
-        train_together(runners, Reporter())
+        for group in trunk_groups(runner.space for runner in runners):  # those that see the same batches
+            make_stores(group[0], Reporter())
+            chosen = {id(space) for space in group}
+            train_together([runner for runner in runners if id(runner.space) in chosen], Reporter())
         for number, (runner, (held, expected)) in enumerate(zip(runners, facts, strict=True)):
             if runner.fault is not None:
                 raise runner.fault

@@ -57,3 +57,17 @@ def test_common_settings_come_from_an_experiment(script, tmp_path, capsys):
     )
     script.main(["rlcd", "method.alpha=0.1", "--experiment", str(file), "--cache", str(tmp_path)])
     assert capsys.readouterr().out.splitlines()[1].endswith("method.alpha=0.1")
+
+
+@pytest.mark.usefixtures("few_digits")
+def test_candidates_that_see_other_batches_train_apart(script, tmp_path, monkeypatch):
+    sizes, original = [], script.Keeper.step
+
+    def step(self, batch, number):
+        sizes.append((self.space.config.train.batch_size, len(batch.target)))
+        original(self, batch, number)
+
+    monkeypatch.setattr(script.Keeper, "step", step)
+    script.main(["rlcd", "train.epochs=1", "train.batch_size=16,32", "--cache", str(tmp_path)])
+    assert {asked for asked, _ in sizes} == {16, 32}
+    assert all(asked == got for asked, got in sizes)

@@ -18,7 +18,7 @@ import shlex
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -136,10 +136,10 @@ def _labelled(runs: Path, experiment: str) -> dict[str, list[Any]]:
 
 
 def _curve_table(folder: Path, runs: Path, experiment: str, metric: str, labels: Sequence[str]) -> Iterator[str]:
-    """Means over seeds of a metric by epoch, one column a row of the experiment."""
+    """Means over seeds of a metric by epoch, one column a row of the experiment, and a picture of them."""
     curves = json.loads((folder / "curves.json").read_text(encoding="utf-8"))
     known = _labelled(runs, experiment)
-    columns: list[dict[int, list[float]]] = []
+    columns: dict[str, dict[int, float]] = {}
     for label in labels:
         if label not in known:
             raise GcdbenchError(f"{folder.name}/text.md: {experiment} has no row '{label}'.")
@@ -148,13 +148,28 @@ def _curve_table(folder: Path, runs: Path, experiment: str, metric: str, labels:
             for point in curves.get(record.run_id, []):
                 if metric in point:
                     by_epoch.setdefault(int(point["epoch"]), []).append(point[metric])
-        columns.append(by_epoch)
+        columns[label] = {epoch: statistics.mean(values) for epoch, values in sorted(by_epoch.items())}
+    name = f"{experiment}-{metric}.svg"
+    title = "supervised cross entropy" if metric == "ce" else f"{metric.capitalize()} in percent"
+    _draw(folder / name, columns, title)
+    yield f"![{title} by epoch]({folder.name}/{name})"
+    yield ""
     yield f"| epoch | {' | '.join(labels)} |"
     yield "|---|" + "---|" * len(labels)
     digits = 3 if metric == "ce" else 1
-    for epoch in sorted({e for column in columns for e in column}):
-        cells = (f"{statistics.mean(c[epoch]):.{digits}f}" if epoch in c else "" for c in columns)
+    for epoch in sorted({e for column in columns.values() for e in column}):
+        cells = (f"{column[epoch]:.{digits}f}" if epoch in column else "" for column in columns.values())
         yield f"| {epoch} | {' | '.join(cells)} |"
+
+
+def _draw(file: Path, columns: Mapping[str, Mapping[int, float]], title: str) -> None:
+    from gcdbench.report.figure import to_svg
+    from gcdbench.report.plots import curves
+
+    figure = curves({label: list(points.items()) for label, points in columns.items()}, "epoch", title)
+    if figure is not None:
+        figure.set_facecolor("white")
+        file.write_text(to_svg(figure), encoding="utf-8")
 
 
 def _run_list(runs: Path) -> Iterator[str]:

@@ -6,7 +6,6 @@ network itself is frozen whole: nothing in it is trained, so its map (often 16 t
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -58,11 +57,19 @@ def as_cells(found: Any, channels: int) -> Tensor:
     raise UsageError("it gives no feature map (rows, channels, height, width)")
 
 
-def pooled_norm(network: nn.Module) -> nn.Module | None:
-    """The norm that a network applies to its pooled map (ConvNeXt does), for single tokens; None if it has none."""
+def pooled_norm(network: nn.Module, channels: int) -> nn.Module | None:
+    """The norm that a network applies to its pooled map (ConvNeXt does), for single tokens; None if it has none.
+
+    A UsageError if it has one that is no LayerNorm of the channels.
+    """
     norm = getattr(getattr(network, "head", None), "norm", None)
-    if not isinstance(norm, nn.LayerNorm):
+    if norm is None or isinstance(norm, nn.Identity):
         return None
+    if not isinstance(norm, nn.LayerNorm) or tuple(norm.normalized_shape) != (channels,):
+        raise UsageError(
+            f"What this backbone does to its pooled map ({type(norm).__name__}) is no LayerNorm of the map's channels: "
+            "choose another final norm with backbone.tail_norm=layer, or a PCA, behind which there is none."
+        )
     plain = nn.LayerNorm(norm.normalized_shape, norm.eps, norm.elementwise_affine)
     plain.load_state_dict(norm.state_dict())
     return plain
@@ -76,8 +83,9 @@ class SplitFeatureMap(SplitBackbone):
     ) -> None:
         if config.train_from != -1:
             raise UsageError(
-                f"backbone.train_from is {config.train_from}, but '{config.name}' is a network with a feature map, "
-                "which is frozen whole: the blocks behind it are trained. Leave it at -1; see backbone.tail_depth."
+                f"backbone.train_from is {config.train_from} (chosen, or what the method asks for), but "
+                f"'{config.name}' is a network with a feature map, which is frozen whole: only -1 is possible, and "
+                "backbone.tail_depth says how many blocks are trained behind it."
             )
         self.start = 0
         self.config = config
@@ -89,35 +97,38 @@ class SplitFeatureMap(SplitBackbone):
         self.channels = channels
         self.embed_dim: int = config.pca or channels
         self.num_tokens = tokens
-        self._norm: nn.Module = self._final_norm(network)
+        self._width = config.tail_width or self.embed_dim
+        if self._width % config.tail_heads:
+            raise UsageError(
+                f"The tail's width {self._width} cannot be shared by {config.tail_heads} heads (backbone.tail_heads)."
+            )
 
     @property
     def network(self) -> nn.Module:
         """The frozen network."""
         return self.trunk.network
 
-    def _final_norm(self, network: nn.Module) -> nn.Module:
+    def _final_norm(self) -> nn.Module:
         if self.config.tail_norm == "layer":
             return nn.LayerNorm(self.embed_dim, elementwise_affine=False)
-        own = None if self.config.pca is not None else pooled_norm(network)
+        own = None if self.config.pca is not None else pooled_norm(self.network, self.channels)
         return nn.Identity() if own is None else own
 
     def tail(self, *, norm: bool = True, extra_tokens: int = 0) -> Tail:
-        """Fresh blocks that change nothing yet. Their other weights are drawn from the ambient random numbers, which
-        whoever builds a method has derived from the run's seed."""
+        """Fresh blocks that change nothing yet, where the network is. Their other weights are drawn from the ambient
+        random numbers of the host, which whoever builds a method has derived from the run's seed."""
         blocks = nn.ModuleList([self._block() for _ in range(self.config.tail_depth)])
-        return Tail(blocks, copy.deepcopy(self._norm), use_norm=norm, extra_tokens=extra_tokens)
+        final = self._final_norm() if norm else nn.Identity()
+        some = next(self.network.parameters())
+        return Tail(blocks, final, use_norm=norm, extra_tokens=extra_tokens).to(some.device, some.dtype)
 
     def _block(self) -> nn.Module:
         from timm.layers import Attention
         from timm.models.vision_transformer import Block
 
-        heads, width = self.config.tail_heads, self.config.tail_width or self.embed_dim
-        if width % heads:
-            raise UsageError(f"The tail's width {width} cannot be shared by {heads} heads (backbone.tail_heads).")
-        block: Any = Block(self.embed_dim, heads, mlp_ratio=4 * width / self.embed_dim, qkv_bias=True)
-        if width != self.embed_dim:
-            block.attn = Attention(self.embed_dim, heads, attn_head_dim=width // heads, qkv_bias=True)
+        dim, heads, width = self.embed_dim, self.config.tail_heads, self._width
+        block: Any = Block(dim, num_heads=1, mlp_ratio=4 * width / dim, qkv_bias=True)
+        block.attn = Attention(dim, heads, attn_head_dim=width // heads, qkv_bias=True)
         for linear in (block.attn.qkv, block.mlp.fc1):
             nn.init.trunc_normal_(linear.weight, std=0.02)
             nn.init.zeros_(linear.bias)
@@ -131,10 +142,9 @@ class SplitFeatureMap(SplitBackbone):
         return SplitFeatureMap(self.network, self.image_size, self.config, projection)
 
     def to(self, device: torch.device, dtype: torch.dtype = torch.float32) -> SplitFeatureMap:
-        """Move network, projection and norm."""
+        """Move network and projection; tails follow."""
         self.trunk.to(device, dtype)
         self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._norm.to(device, dtype)
         return self
 
     def num_parameters(self) -> int:

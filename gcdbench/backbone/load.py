@@ -101,10 +101,17 @@ def build(spec: BackboneSpec, image_size: int, *, pretrained: bool = False) -> n
         return VisionTransformer(img_size=image_size, num_classes=0, **spec.geometry)
     try:
         return timm.create_model(spec.timm_name, pretrained=pretrained, num_classes=0, img_size=image_size)
-    except AssertionError as fault:
-        raise UsageError(f"The backbone '{spec.name}' cannot be built at {image_size} px: {fault}.") from fault
     except TypeError:  # a network that takes no image size because any will do
         return timm.create_model(spec.timm_name, pretrained=pretrained, num_classes=0)
+
+
+def _buildable(spec: BackboneSpec, image_size: int) -> None:
+    """A sentence if a network cannot be built at a size; without weights, so that nothing else can be the reason."""
+    try:
+        with torch.device("meta"):
+            build(spec, image_size)
+    except Exception as fault:  # architectures complain in many ways
+        raise UsageError(f"The backbone '{spec.name}' cannot be built at {image_size} px: {fault}") from fault
 
 
 def split(network: nn.Module, config: BackboneConfig, image_size: int) -> SplitBackbone:
@@ -122,6 +129,7 @@ def split(network: nn.Module, config: BackboneConfig, image_size: int) -> SplitB
 def load_backbone(config: BackboneConfig, image_size: int, seed: int = 0) -> tuple[SplitBackbone, BackboneInfo]:
     """Build the configured backbone, fill in its weights and split it."""
     spec = describe(config.name)
+    _buildable(spec, image_size)
     with fenced_rng(seed, "backbone"):
         network, source = _with_weights(spec, config.weights, image_size)
     backbone = split(network, config, image_size)
@@ -140,19 +148,17 @@ def _with_weights(spec: BackboneSpec, weights: str, image_size: int) -> tuple[nn
     if weights == "random":
         return build(spec, image_size), "random"
     if weights != "pretrained":
-        vit = build(spec, image_size)
+        network = build(spec, image_size)
         path = Path(weights).expanduser()
-        load_into(vit, read_state(path), str(path))
-        return vit, f"file {path.name}"
+        load_into(network, read_state(path), str(path))
+        return network, f"file {path.name}"
     if spec.shipped is not None:
-        vit = build(spec, image_size)
+        network = build(spec, image_size)
         with resources.as_file(resources.files("gcdbench.backbone") / spec.shipped) as path:
-            load_into(vit, read_state(path), spec.shipped)
-        return vit, f"shipped {spec.shipped}"
+            load_into(network, read_state(path), spec.shipped)
+        return network, f"shipped {spec.shipped}"
     try:
         return build(spec, image_size, pretrained=True), f"hub {spec.timm_name}"
-    except UsageError:
-        raise
     except Exception as fault:  # the hub client raises many kinds; all mean that the weights cannot be had
         raise DataError(
             f"The pretrained weights of '{spec.name}' ({spec.timm_name}) are neither in the hub cache nor can "

@@ -60,7 +60,7 @@ def load_into(network: Any, state: Mapping[str, Tensor], where: str) -> None:
     try:
         fitted = dict(state) if fit is None else fit(dict(state), network)
         missing, unexpected = network.load_state_dict(_without_classifier(network, fitted), strict=False)
-    except RuntimeError as fault:
+    except Exception as fault:  # what knows the names of one architecture stumbles over those of another in many ways
         raise DataError(f"The weights in {where} do not fit this backbone: {_first_line(fault, last=True)}") from fault
     missing = [name for name in missing if not name.endswith("num_batches_tracked")]  # a count nobody uses
     if missing or unexpected:

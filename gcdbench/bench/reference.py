@@ -24,11 +24,12 @@ class WholeNetwork(nn.Module):
         self.last = tail.blocks[-1]
         self.norm = tail.norm if norm else nn.Identity()
 
-    def forward(self, images: Tensor, extra: Tensor | None = None) -> Tensor:
+    def forward(self, images: Tensor, extra: Tensor | None = None, *, on_cls: bool = False) -> Tensor:
         """As `Tail`, but of pixels; gradients stay enabled, as frozen parameters alone keep the graph short."""
         x = self.frozen.raw(images)
         if extra is not None:
-            x = torch.cat([x, extra.expand(len(x), -1, -1)], dim=1)
+            own = extra.expand(len(x), -1, -1)
+            x = torch.cat([x, x[:, :1] + own if on_cls else own], dim=1)
         return self.norm(pick(self.last(x), 0 if extra is None else len(extra)))
 
 

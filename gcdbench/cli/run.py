@@ -85,7 +85,7 @@ def run_command(
     # What a plugin prints is not the answer.
     with display, redirect_stdout(sys.stderr) if as_json else nullcontext():
         spaces = place.ranks.together(
-            lambda: distinct(space for one in planned for space in workspaces(one, place, display, cache))
+            lambda: distinct(space for one in planned for space in workspaces(one, place, display, cache, force))
         )
         if dry_run:
             plans = [describe_plan(space, place.runs) for space in spaces]

@@ -91,6 +91,7 @@ def estimate_with(
         "precision": config.train.precision,
         "largest": limit,
         **({} if info.projection is None else {"projection": info.projection["hash"]}),
+        **({} if config.backbone.tail_norm == "own" else {"tail_norm": config.backbone.tail_norm}),
     }
     store = StoreFolder(cache, "estimates", facts)
     known = None if again else _read(store)

@@ -80,9 +80,11 @@ class FewRows:
             self._kept[key] = list(self._space.source.centre(part, real, batch, sparse=True))
         yield from (tokens.clone() for tokens in self._kept[key])
 
-    def random(self, part: str, rows: IntArray, batch: int, random: torch.Generator, wanted: range) -> Iterator[Tensor]:
+    def random(
+        self, part: str, rows: IntArray, batch: int, random: torch.Generator, turn: int, wanted: range
+    ) -> Iterator[Tensor]:
         """As `TokenSource.random`."""
-        return self._space.source.random(part, self._rows[part][rows], batch, random, wanted)
+        return self._space.source.random(part, self._rows[part][rows], batch, random, turn, wanted)
 
 
 def _spread(rows: IntArray, count: int) -> IntArray:

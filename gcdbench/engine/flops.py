@@ -24,7 +24,8 @@ def flops_per_step(space: Workspace, method: Method) -> dict[str, int]:
         return {"trunk": 0, "method": 0}
     seed = space.config.seed
     random = generator(seed, "flops", device=space.compute.device)
-    t = Progress(stages[0].name, 0, stages[0].epochs, 0, space.sampler.steps, random)
+    # In the last epoch, when terms that start late have started.
+    t = Progress(stages[0].name, stages[0].epochs - 1, stages[0].epochs, 0, space.sampler.steps, random)
     trunk, own = FlopCounterMode(display=False), FlopCounterMode(display=False)
     method.train()
     # Plain attention: the counter does not know the fused CPU kernel, which does the same work.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
@@ -29,8 +30,10 @@ class Tokens(Protocol):
         """Tokens of the centre view of increasing rows."""
         ...
 
-    def random(self, part: str, rows: IntArray, batch: int, random: torch.Generator, wanted: range) -> Iterator[Tensor]:
-        """Tokens of one random view of each row, of the batches with these numbers."""
+    def random(
+        self, part: str, rows: IntArray, batch: int, random: torch.Generator, turn: int, wanted: range
+    ) -> Iterator[Tensor]:
+        """Tokens of one random view of each row, of the batches with these numbers; another in each turn."""
         ...
 
 
@@ -61,6 +64,7 @@ class ImagePool:
         self._queries = queries
         self._seed = seed
         self._random = torch.Generator().manual_seed(seed)
+        self._turns = itertools.count()
         self._sparse = sparse
         self._ranks = ranks
 
@@ -92,7 +96,8 @@ class ImagePool:
         if views == "train":
             first, last = self._share(len(self.index))
             batches = range(first // self._batch_size, -(-last // self._batch_size))
-            tokens = self._source.random(self._part, self.index, self._batch_size, self._random, batches)
+            turn = next(self._turns)
+            tokens = self._source.random(self._part, self.index, self._batch_size, self._random, turn, batches)
             return self._embedded(embed, tokens)
         rows, position = np.unique(self.index, return_inverse=True)
         first, last = self._share(len(rows))

@@ -63,9 +63,10 @@ def projection_of(
         "timm": version("timm"),
     }
     store = StoreFolder(cache, "projections", facts)
-    if store.description() is not None:
-        with suppress(DataError):
-            return read_projection(store.path / FILE)
+    found = _stored(store)
+    if found is not None:
+        return found
+    if store.description() is not None:  # damaged
         shutil.rmtree(store.path, ignore_errors=True)
 
     def batches() -> Iterator[Tensor]:
@@ -76,18 +77,34 @@ def projection_of(
             if tick is not None:
                 tick(f"fitting a PCA to {dims} dimensions", done, len(rows))
 
-    found = fit_projection(batches(), dims)
-    if data.dataset.files_hash("train") != facts["images"]["files"]:
-        raise DataError(f"The image files of {data.dataset.title} have changed while a PCA was fitted on them: again.")
+    def fit() -> Projection:
+        fitted = fit_projection(batches(), dims)
+        if data.dataset.files_hash("train") != facts["images"]["files"]:
+            raise DataError(f"The image files of {data.dataset.title} have changed while a PCA was fitted: again.")
+        return fitted
 
     def fill(folder: Path) -> dict[str, Any]:
-        found.write(folder / FILE)
-        return {"digest": found.digest()}
+        fitted = fit()
+        fitted.write(folder / FILE)
+        return {"digest": fitted.digest()}
 
-    size = sum(values.numel() for values in found.fitted.values()) * 8
-    with suppress(CannotStore):  # it is then fitted again next time
-        store.build(size, f"the PCA of {info.name} on {data.dataset.title}", fill, lambda text: None)
-    return found
+    # Under the store's lock: processes that are started together fit one PCA and use the same.
+    with suppress(CannotStore):
+        what = f"the PCA of {info.name} on {data.dataset.title}"
+        store.build(8 * dims * source.token_shape()[1], what, fill, lambda text: None)
+    return _stored(store) or fit()
+
+
+def _stored(store: StoreFolder) -> Projection | None:
+    """What a store holds, if it is what was written."""
+    description = store.description()
+    if description is None:
+        return None
+    try:
+        found = read_projection(store.path / FILE)
+    except DataError:
+        return None
+    return found if found.digest() == description.get("digest") else None
 
 
 def with_projection(
@@ -104,10 +121,13 @@ def with_projection(
 
 
 def begun_with(folder: Path, info: BackboneInfo) -> Projection | None:
-    """The PCA that an unfinished run has begun with, if it is another one than ``info`` tells of: its store was
-    deleted, and what was fitted since rounds differently."""
+    """The PCA that a run has begun with, if it is another one than ``info`` tells of: its store was deleted, and what
+    was fitted since rounds differently."""
     path = folder / FILE
     if info.projection is None or not path.is_file():
         return None
-    found = read_projection(path)
+    try:
+        found = read_projection(path)
+    except DataError as fault:
+        raise DataError(f"{fault} The run cannot go on without it: start it anew with --force.") from fault
     return None if found.digest() == info.projection["hash"] else found

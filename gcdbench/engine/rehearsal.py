@@ -170,9 +170,11 @@ def _goes_on_after(scene: Scene) -> str | None:
     """The same across the end of an epoch, where a run must be able to go on."""
     saved, name = scene.saved(), scene.lane.name
 
+    last = scene.stage.epochs - 1  # when terms that start late have started
+
     def next_epoch(each: Scene) -> dict[str, float]:
-        each.start_epoch(1)
-        return each.step(1, 0)
+        each.start_epoch(last)
+        return each.step(last, 0)
 
     ours = next_epoch(scene)
     twin = scene.continued(saved)

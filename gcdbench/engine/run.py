@@ -32,7 +32,7 @@ from gcdbench.engine.spread import follow, require_same, share_records
 from gcdbench.engine.stores import Shelf, make_stores
 from gcdbench.engine.trackers import Trackers
 from gcdbench.engine.workspace import Workspace, prepare
-from gcdbench.errors import GcdbenchError, UsageError
+from gcdbench.errors import DataError, GcdbenchError, UsageError
 from gcdbench.ranks.group import ALONE, Ranks
 from gcdbench.ranks.join import joined
 from gcdbench.results.record import Record, read_record
@@ -121,12 +121,14 @@ def run(
         place = Place(Path(runs), root, device, workers, shelf, lanes, checkpoint_every, ranks)
         reporter = reporter if reporter is not None and ranks.first else Reporter()
         shared = Cache()
-        spaces = distinct(s for one in request.each() for s in workspaces(plan(one), place, reporter, shared))
+        spaces = distinct(s for one in request.each() for s in workspaces(plan(one), place, reporter, shared, force))
         return all_records(execute_all(spaces, place, reporter, force, track))
 
 
-def workspaces(planned: Plan, place: Place, reporter: Reporter, cache: Cache | None = None) -> Iterator[Workspace]:
-    """One workspace per seed, sharing data and backbone."""
+def workspaces(
+    planned: Plan, place: Place, reporter: Reporter, cache: Cache | None = None, force: bool = False
+) -> Iterator[Workspace]:
+    """One workspace per seed, sharing data and backbone; ``force``: what earlier runs have left does not matter."""
     cache = cache or Cache()
     chosen = choose_device(place.device)
     for number, resolved in enumerate(planned.runs):
@@ -134,15 +136,16 @@ def workspaces(planned: Plan, place: Place, reporter: Reporter, cache: Cache | N
         compute = Compute(chosen, resolved.config.train.precision)
         warn = reporter.warn if number == 0 else None
         tick, ranks = reporter.working, place.ranks
-        given = (planned, resolved, compute, place.root, place.workers, cache, warn, place.shelf, tick, ranks)
-        space = prepare(*given)
-        own = ranks.from_first(partial(_begun_with, space, place.runs))
-        yield space if own is None else prepare(*given, own=Projection(**own))
+        given = (planned, resolved, compute, place.root, place.workers, cache)
+        space = prepare(*given, warn, place.shelf, tick, ranks)
+        own = ranks.from_first(partial(_begun_with, space, place.runs, force))
+        yield space if own is None else prepare(*given, None, place.shelf, tick, ranks, Projection(**own))
 
 
-def _begun_with(space: Workspace, runs: Path) -> dict[str, Tensor] | None:
+def _begun_with(space: Workspace, runs: Path, force: bool) -> dict[str, Tensor] | None:
     folder = directory(space, runs)
-    own = begun_with(folder.path, space.backbone_info) if folder.has_checkpoint and not folder.finished else None
+    goes_on = folder.has_checkpoint and not folder.finished and not force
+    own = begun_with(folder.path, space.backbone_info) if goes_on else None
     return None if own is None else own.fitted
 
 
@@ -325,8 +328,22 @@ def _describe(runner: Runner, force: bool) -> None:
     folder.write_config(config)
     if space.data.bad_items():
         folder.write_skipped(space.data.bad_items())
-    if isinstance(space.backbone, SplitFeatureMap) and space.backbone.trunk.projection is not None:
-        space.backbone.trunk.projection.write(folder.path / PROJECTION)
+    _keep_projection(runner, force)
+
+
+def _keep_projection(runner: Runner, force: bool) -> None:
+    """The run's own PCA is written once: a process that goes on with the run must not put another one in its place."""
+    backbone, folder = runner.space.backbone, runner.folder
+    projection = backbone.trunk.projection if isinstance(backbone, SplitFeatureMap) else None
+    if projection is None:
+        return
+    other = begun_with(folder.path, runner.space.backbone_info) if folder.has_checkpoint and not force else None
+    if other is not None:
+        raise DataError(
+            f"Another process has begun the run {folder.path} with another PCA while this one was preparing it. "
+            "Give the same command again."
+        )
+    projection.write(folder.path / PROJECTION)
 
 
 def all_records(results: Sequence[Result]) -> list[Record]:

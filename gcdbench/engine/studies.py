@@ -19,7 +19,7 @@ from gcdbench.errors import GcdbenchError, PluginError, UsageError
 from gcdbench.results.experiment import Experiment, Row
 from gcdbench.results.find import read_runs
 from gcdbench.results.published import PublishedTable, published_tables
-from gcdbench.results.select import record_of
+from gcdbench.results.select import records_of
 from gcdbench.results.study import Line, Study, line_of
 
 
@@ -71,6 +71,8 @@ def make_studies(
     ``recorded`` looks at nothing but records: neither data nor weights need to be here, and a run counts if its
     settings are those of the row. Whatever can be known to be wrong before a run is trained is told before.
     """
+    if recorded and experiment.kind == "parameters":
+        raise UsageError(f"{experiment.name} counts parameters: there are no records of it.")
     prepared = prepare_studies(experiment, asked, reporter.warn)
     make = _counted if experiment.kind == "parameters" else _recorded if recorded else _run
     faults: list[GcdbenchError] = []
@@ -137,8 +139,7 @@ def _recorded(
         if row.key not in jobs:
             lines.append(line_of(row, metrics, (), f"{row.method} is not installed."))
             continue
-        found = [record_of(run.config, records) for run in plan(jobs[row.key].request).runs]
-        there = [record for record in found if record is not None]
+        there = records_of([run.config for run in plan(jobs[row.key].request).runs], records)
         lines.append(line_of(row, metrics, there, None if there else "There is no record of it."))
     return lines, []
 

@@ -144,15 +144,20 @@ class TokenSource:
             self._shape = tuple(self._pass(black).shape[1:])
         return self._shape
 
-    def random(self, part: str, rows: Rows, batch: int, random: torch.Generator, wanted: range) -> Iterator[Tensor]:
-        """Tokens of one random view of each row, of the batches with the numbers ``wanted``.
+    def random(
+        self, part: str, rows: Rows, batch: int, random: torch.Generator, turn: int, wanted: range
+    ) -> Iterator[Tensor]:
+        """Tokens of one random view of each row, of the batches with the numbers ``wanted``; another in each ``turn``.
 
         Views are drawn for all of them, so that they do not depend on who computes which. Where training reads stored
-        views, these are stored ones too.
+        views, these are stored ones too: turns go through them in an order drawn for each row.
         """
         chunks = torch.from_numpy(rows).split(batch)
         if part == "train" and self.stored_views is not None:
-            plans = [stored_plan(c, 1, self.views_per_row, random) for c in chunks]
+            count, place = self.views_per_row, turn % self.views_per_row
+            same = torch.Generator().manual_seed(random.initial_seed())  # the same orders in each turn
+            orders = [stored_plan(c, count, count, same) for c in chunks]
+            plans = [ViewPlan(p.rows, stored=p.stored[place : place + 1]) for p in orders if p.stored is not None]
         else:
             plans = [random_plan(c, self.views, random, views=1) for c in chunks]
         chosen = plans[wanted.start : wanted.stop]

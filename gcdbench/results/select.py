@@ -61,24 +61,27 @@ def _fits(flat: Mapping[str, Any], key: str, value: Any) -> bool:
     return spell(flat.get(key)) == spell(value)
 
 
-def record_of(config: RunConfig, records: Iterable[Record]) -> Record | None:
-    """The newest record of a run with this config. Weights and data are not compared: records tell of theirs."""
+def records_of(configs: Sequence[RunConfig], records: Iterable[Record]) -> list[Record]:
+    """The records of one set-up: runs with these configs (which differ in the seed), weights and plugin version.
+
+    Data is not compared: the protocol tells of it. Where there are several such set-ups, the one with the most seeds is
+    meant, and of those the newest: never a mixture.
+    """
 
     def decides(tree: Mapping[str, Any]) -> dict[str, str]:
         ignored = irrelevant(tree)
         return {key: spell(value) for key, value in decisive(flat_config(tree)).items() if key not in ignored}
 
-    wanted = decides(config.as_dict())
-    names = (config.method, config.dataset, config.recipe, config.seed)
-    backbone = short_name(config.backbone.name)
+    def named(config: RunConfig) -> tuple[Any, ...]:
+        return config.method, config.dataset, config.recipe, config.seed, short_name(config.backbone.name)
+
+    wanted = {named(config): decides(config.as_dict()) for config in configs}
     fits = [
-        r
-        for r in records
-        if (r.method, r.dataset, r.recipe, r.seed) == names
-        and backbone_of(r) == backbone
-        and decides(r.config) == wanted
+        r for r in records if wanted.get((r.method, r.dataset, r.recipe, r.seed, backbone_of(r))) == decides(r.config)
     ]
-    return max(fits, key=lambda r: r.finished, default=None)
+    setups = group(fits)
+    best = max(setups, key=lambda s: (len(s.records), max(r.finished for r in s.records)), default=None)
+    return [] if best is None else list(best.records)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class PoolPass:
     """Features of a whole pool that a method asks for."""
 
     views: str
-    """`test` views never change and can be stored; `train` views are new each time."""
+    """`test` views never change and can be stored; `train` views are new each time, or stored ones too."""
     rows: int
     embed: float
     """Operations of the method's own part, per row."""
@@ -168,7 +168,7 @@ def _step(method: Method, run: RunCount, stage: Stage) -> int:
     tokens = torch.zeros((size * views, *run.tokens), device=META)
     target = torch.zeros(size, dtype=torch.long, device=META)
     batch = Batch(tokens, target, torch.zeros(size, dtype=torch.bool, device=META), target, views)
-    t = Progress(stage.name, 0, stage.epochs, 0, run.steps, None)
+    t = Progress(stage.name, stage.epochs - 1, stage.epochs, 0, run.steps, None)  # late terms have started
     method.train()
 
     def step() -> None:

@@ -89,6 +89,18 @@ def test_blocks_start_as_identity_and_can_learn_everything():
     assert not any("attn.proj" in n or "mlp.fc2" in n for n in silent)
 
 
+def test_tails_are_where_the_network_is():
+    backbone = loaded(tail_norm="layer").to(torch.device("cpu"), torch.float64)
+    with fenced_rng(0, "test"):
+        tail = backbone.tail()
+    assert {p.dtype for p in tail.parameters()} == {torch.float64}
+    assert tail(backbone.trunk(images().double())).dtype == torch.float64
+
+
+def test_tokens_need_not_be_divisible_by_heads():
+    assert loaded(pca=150, tail_width=128).tail().blocks[0].attn.qkv.out_features == 3 * 128
+
+
 def test_the_exact_read_equals_the_whole_block():
     backbone = loaded(tail_width=32)
     with fenced_rng(0, "test"):
@@ -224,11 +236,12 @@ def test_a_checkpoint_with_a_classifier_and_without_counters(tmp_path, name, suf
         )
 
 
-def test_weights_of_another_network_are_a_sentence(tmp_path):
+@pytest.mark.parametrize(("theirs", "ours"), [("test_resnet", "test_efficientnet"), ("test_vit", "test_convnext")])
+def test_weights_of_another_network_are_a_sentence(tmp_path, theirs, ours):
     file = tmp_path / "w.pth"
-    torch.save(build(describe("test_resnet"), 64).state_dict(), file)
+    torch.save(build(describe(theirs), 64).state_dict(), file)
     with pytest.raises(DataError, match="do not fit this backbone"):
-        load_backbone(BackboneConfig("test_efficientnet", str(file)), 64)
+        load_backbone(BackboneConfig(ours, str(file)), 64)
 
 
 # ---- sentences ----
@@ -240,7 +253,11 @@ def test_settings_that_cannot_be_meant():
     with pytest.raises(UsageError, match="frozen whole"):
         loaded(train_from=0)
     with pytest.raises(UsageError, match="cannot be shared by 3 heads"):
-        loaded(tail_heads=3).tail()
+        loaded(tail_heads=3)
+    with pytest.raises(UsageError, match="cannot be built at 100 px"):
+        loaded("swinv2_tiny_window8_256", 100)
+    with pytest.raises(UsageError, match=r"no LayerNorm of the map's channels.*tail_norm=layer"):
+        loaded("inception_next_atto").tail()
     with pytest.raises(UsageError, match=r"backbone\.pca is for networks with a feature map"):
         load_backbone(BackboneConfig("digits-vit", pca=8), 16)
     with pytest.raises(UsageError, match=r"backbone\.tail_depth is 0"):

@@ -61,11 +61,14 @@ def test_it_comes_back_from_its_file_whatever_it_was_moved_to(tmp_path):
 
 
 def test_half_precision_stays_outside():
-    found = fit_projection([tokens()], 4).float()
+    data = tokens()
+    found = fit_projection([data], 4).float()
+    outside = found(data)
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(found(tokens()), found(tokens().clone()))
-        assert found(tokens()).dtype == torch.float32
-    assert torch.equal(found(tokens()), found(tokens()))
+        assert (data @ torch.ones(12, 1)).dtype == torch.bfloat16  # it is on
+        inside = found(data)
+    assert inside.dtype == torch.float32
+    assert torch.equal(inside, outside)
 
 
 @pytest.mark.parametrize("content", [b"", b"no tensors", None])

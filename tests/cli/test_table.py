@@ -183,6 +183,27 @@ def test_a_table_of_records_alone(cli, recorded, monkeypatch):
     assert cli("table", "mine.toml", "--recorded", "--dry-run").code == 2
 
 
+def test_records_of_other_weights_are_not_mixed_in(cli, recorded, tmp_path):
+    """One seed was repeated with other weights, later: the set-up with more seeds is meant."""
+    import json
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(recorded, copy)
+    run = next(p.parent for p in (copy / "rlcd" / "digits").glob("*/record.json"))
+    other = run.with_name("0" * 12)
+    shutil.copytree(run, other)
+    tree = json.loads((other / "record.json").read_text())
+    tree |= {"run_id": "0" * 12, "finished": "2099-01-01T00:00:00+00:00"}
+    tree["backbone"]["weights_hash"] = "f" * 16
+    (other / "record.json").write_text(json.dumps(tree))
+    answer = cli("table", "mine.toml", "--recorded", "--runs", copy, "--json")
+    rows = {row["key"]: row for row in answer.json()["studies"][0]["rows"]}
+    assert rows["rlcd"]["metrics"]["all"]["n"] == 2
+    assert "0" * 12 not in rows["rlcd"]["runs"]
+    assert cli("table", "parameters", "--recorded").code == 2
+
+
 def test_compare_takes_the_settings_of_an_experiment(cli, recorded):
     answer = cli("compare", "rlcd", "simgcd", "--experiment", "mine.toml", "--runs", recorded, "--json")
     assert answer.code == 0, answer.stderr

@@ -214,12 +214,95 @@ def test_the_command_line_says_what_is_wrong(cli, data):
     assert "backbone.pca is for networks with a feature map" in answer.stderr
 
 
-def test_the_dry_run_and_the_cost_of_a_sweep(cli, tmp_path, data):
+def test_the_dry_run(cli, tmp_path, data):
     options = ["--data-root", data, "--cache", tmp_path / "c", "--backbone", "test_efficientnet"]
     options += [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
     answer = cli("run", "--method", "rlcd", "--dataset", "cifar10", *options, "--dry-run", "--json")
     assert answer.code == 0, answer.stderr
     assert json.loads(answer.stdout)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp64"])
+def test_precisions_and_estimated_classes(tmp_path, data, precision):
+    """K estimators make tails of their own."""
+    (record,) = start(tmp_path, data, precision=precision, k="max-acc", epochs=1)
+    assert record.protocol["k_source"] == "estimated"
+    assert record.config["train"]["precision"] == precision
+
+
+def test_an_estimate_depends_on_the_final_norm(tmp_path, data, monkeypatch):
+    from gcdbench_baselines.max_acc import MaxAcc
+
+    asked, original = [], MaxAcc.estimate
+
+    def estimate(self, *arguments):
+        asked.append(1)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(MaxAcc, "estimate", estimate)
+    for norm in ("own", "own", "layer"):
+        start(tmp_path, data, "kmeans", {"backbone.tail_norm": norm}, k="max-acc", force=True)
+    assert len(asked) == 2
+
+
+def test_turns_of_a_pool_go_through_the_stored_views(tmp_path, data, monkeypatch):
+    from gcdbench.engine.reporter import Reporter
+    from gcdbench.engine.request import RunRequest, plan
+    from gcdbench.engine.run import Place, workspaces
+    from gcdbench.engine.stores import Shelf, make_stores
+
+    request = RunRequest("rlcd", "cifar10", backbone="test_efficientnet", settings=SETTINGS)
+    place = Place(tmp_path, data, "cpu", shelf=Shelf.at(tmp_path / "cache"))
+    space = next(workspaces(plan(request), place, Reporter()))
+    make_stores(space, Reporter())
+    pool = space.pool("unlabelled", "test")
+    read, original = [], space.source.training
+
+    def training(plans):
+        read.append(torch.cat([plan.stored[0] for plan in plans]))
+        return original(plans)
+
+    monkeypatch.setattr(space.source, "training", training)
+    turns = [pool.features(lambda tokens: tokens[:, 0], views="train") for _ in range(4)]
+    numbers = torch.stack(read[:3]).sort(0).values
+    assert torch.equal(numbers, torch.arange(3)[:, None].expand_as(numbers))  # of each row all views, none twice
+    assert len(set(read[0].tolist())) == 3  # another one for each row
+    assert torch.equal(turns[0], turns[3])
+    again = space.pool("unlabelled", "test").features(lambda tokens: tokens[:, 0], views="train")
+    assert torch.equal(again, turns[0])
+
+
+def test_ranks_give_the_losses_of_one_process(tmp_path, data):
+    from gcdbench.contracts import Progress
+    from gcdbench.engine.feed import batches, epoch_plans
+    from gcdbench.engine.reporter import Reporter
+    from gcdbench.engine.request import RunRequest, plan
+    from gcdbench.engine.run import Place, workspaces
+    from gcdbench.engine.stores import Shelf, make_stores
+    from gcdbench.ranks.whole import shared_batch
+    from gcdbench.testing.turns import in_turns
+
+    settings = {**SETTINGS, "method.aux_warmup": 0.0}
+    request = RunRequest("rlcd", "cifar10", backbone="test_efficientnet", settings=settings, precision="fp64")
+    place = Place(tmp_path, data, "cpu", shelf=Shelf.at(tmp_path / "cache"))
+    space = next(workspaces(plan(request), place, Reporter()))
+    make_stores(space, Reporter())
+    stage = space.method().stages()[0]
+
+    def losses(ranks=None):
+        method = space.method()
+        plans = epoch_plans(space, stage, 0)
+        _, batch = next(batches(space, plans) if ranks is None else batches(space, plans, ranks))
+        t = Progress(stage.name, 0, stage.epochs, 0, space.sampler.steps, torch.Generator())
+        if ranks is None:
+            return {name: float(term.value) for name, term in method(batch, t).items()}
+        with shared_batch(ranks, len(batch.target)):
+            return {name: float(term.value) for name, term in method(batch, t).items()}
+
+    wanted = losses()
+    assert "aux_ce" in wanted
+    for found in in_turns(2, losses):
+        assert found == pytest.approx(wanted, abs=1e-12)
 
 
 # ---- fewer images ----
