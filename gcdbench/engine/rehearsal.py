@@ -170,11 +170,14 @@ def _goes_on_after(scene: Scene) -> str | None:
     """The same across the end of an epoch, where a run must be able to go on."""
     saved, name = scene.saved(), scene.lane.name
 
-    last = scene.stage.epochs - 1  # when terms that start late have started
+    last = scene.stage.epochs - 1
 
     def next_epoch(each: Scene) -> dict[str, float]:
-        each.start_epoch(last)
-        return each.step(last, 0)
+        found = {}
+        for epoch in sorted({1, max(1, last)}):  # the last one too, when terms that start late have started
+            each.start_epoch(epoch)
+            found |= {f"{name} in epoch {epoch + 1}": value for name, value in each.step(epoch, 0).items()}
+        return found
 
     ours = next_epoch(scene)
     twin = scene.continued(saved)

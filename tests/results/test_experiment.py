@@ -48,10 +48,12 @@ def test_every_row_resolves_everywhere(name):
     experiment = load_experiment(name)
     rows = installed_rows(experiment)
     assert rows
+    backbone = next(iter(experiment.backbones), None)
     for dataset in (*experiment.datasets, "digits"):
         seen = {}
         for row in rows:
-            request = RunRequest(row.method, dataset, row.recipe, study=Layer("x", row.settings_on(dataset)))
+            study = Layer("x", row.settings_on(dataset))
+            request = RunRequest(row.method, dataset, row.recipe, backbone=backbone, study=study)
             config = plan(request).runs[0].config.as_dict()
             seen.setdefault(str(config), []).append(row)
         for twins in seen.values():
