@@ -104,7 +104,7 @@ def _answer(command: str, folder: Path, runs: Path) -> list[str]:
     if (name, *words[:1]) != ("$", "gcdbench"):
         raise GcdbenchError(f"{folder.name}/text.md: '{command}' is no command.")
     shown = command.removeprefix("$ ")
-    return ["```", f"$ {shown}", "```", "", _run([*words[1:], "--markdown", "--runs", str(runs)]).rstrip()]
+    return ["```", f"$ {shown}", "```", "", _run([*words[1:], "--markdown", "--runs", str(runs)]).rstrip(), ""]
 
 
 def _run(words: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -38,9 +39,12 @@ def compare_command(methods: tuple[str, ...], run_missing: bool, paper: bool, fm
     The first method is the one the others are compared with. A method stands for its default recipe with the
     settings it prescribes; METHOD:RECIPE, --epochs and --set choose other runs. Exit code 3 if protocols differ.
     """
-    options = _of_experiment(**options)
+    experiment, options = options["experiment"], _of_experiment(**options)
     found = find_runs(methods, take_place(options), run_missing=run_missing, alone=paper, **options)
-    show(found, options["datasets"], paper, options["backbone"], fmt)
+    if experiment is not None:
+        found = [_named_without(selection, options["common"]) for selection in found]
+    told = None if experiment is None else f"All runs have the common settings of the experiment {experiment}."
+    show(found, options["datasets"], paper, options["backbone"], fmt, told)
 
 
 def _of_experiment(experiment: str | None, **options: Any) -> dict[str, Any]:
@@ -58,6 +62,12 @@ def _of_experiment(experiment: str | None, **options: Any) -> dict[str, Any]:
         "seeds": options["seeds"] or found.seeds,
         "common": dict(found.common),
     }
+
+
+def _named_without(selection: Selection, common: Mapping[str, Any]) -> Selection:
+    """Set-ups whose names do not repeat what all of them share."""
+    setups = (replace(s, chosen=tuple(key for key in s.chosen if key not in common)) for s in selection.setups)
+    return replace(selection, setups=tuple(setups))
 
 
 def find_runs(
@@ -98,9 +108,15 @@ def find_runs(
 
 
 def show(
-    found: Sequence[Selection], datasets: Sequence[str], paper: bool, backbone: str | None, fmt: str | None
+    found: Sequence[Selection],
+    datasets: Sequence[str],
+    paper: bool,
+    backbone: str | None,
+    fmt: str | None,
+    told: str | None = None,
 ) -> None:
-    """Print the tables; results that do not compare are told after the others, with exit code 3."""
+    """Print the tables, with a sentence below them; results that do not compare are told after the others, with exit
+    code 3."""
     from gcdbench import registry
     from gcdbench.backbone.catalogue import short_name
     from gcdbench.results.compare import compare
@@ -134,6 +150,8 @@ def show(
         p for p in published_places(tables) if p[0] in empty and (backbone is None or short_name(backbone) == p[1])
     ]
     sheets = [compare_sheet(c, rows) for c, rows in comparisons]
+    if told is not None:
+        sheets = [replace(sheet, caption=(*sheet.caption, told)) for sheet in sheets]
     sheets += [published_sheet(*place, published_rows(tables, *place)) for place in alone]
 
     def data() -> dict[str, Any]:

@@ -173,7 +173,7 @@ def _goes_on_after(scene: Scene) -> str | None:
     last = scene.stage.epochs - 1
 
     def next_epoch(each: Scene) -> dict[str, float]:
-        found = {}
+        found: dict[str, float] = {}
         for epoch in sorted({1, max(1, last)}):  # the last one too, when terms that start late have started
             each.start_epoch(epoch)
             found |= {f"{name} in epoch {epoch + 1}": value for name, value in each.step(epoch, 0).items()}
