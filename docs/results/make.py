@@ -6,7 +6,7 @@
 
 `NAME/text.md` is the page with commands in place of tables. In a block fenced by `~~~`, a line `$ gcdbench ...` becomes
 what the command prints, read from `NAME/records.jsonl` alone (no data, no weights); `@curves EXPERIMENT METRIC LABEL;
-LABEL` a table of `NAME/curves.json`; `@runs` the number of runs and what they were made with.
+LABEL` a table of `NAME/curves.json`; `@runs` what was run, with what, and the run ids.
 """
 
 from __future__ import annotations
@@ -160,6 +160,7 @@ def _curve_table(folder: Path, runs: Path, experiment: str, metric: str, labels:
     for epoch in sorted({e for column in columns.values() for e in column}):
         cells = (f"{column[epoch]:.{digits}f}" if epoch in column else "" for column in columns.values())
         yield f"| {epoch} | {' | '.join(cells)} |"
+    yield ""
 
 
 def _draw(file: Path, columns: Mapping[str, Mapping[int, float]], title: str) -> None:
@@ -173,11 +174,23 @@ def _draw(file: Path, columns: Mapping[str, Mapping[int, float]], title: str) ->
 
 
 def _run_list(runs: Path) -> Iterator[str]:
-    """Run ids by method, recipe and settings that were chosen."""
+    """How many runs there are, what they were made with, and their ids by set-up."""
+    from gcdbench.results.setups import group
+
     records, _, _ = read_runs(runs)
     commits = sorted({r.git["core"]["commit"][:12] for r in records if r.git["core"]})
-    versions = ", ".join(f"{name} {number}" for name, number in records[0].versions.items())
-    yield f"{len(records)} runs; source at {', '.join(commits)}; {versions}."
+    made = sorted({", ".join(f"{name} {number}" for name, number in r.versions.items()) for r in records})
+    weights = sorted({r.backbone["weights_hash"] for r in records})
+    yield f"{len(records)} runs; source at {', '.join(commits)}; weights {', '.join(weights)}; {'; or '.join(made)}."
+    yield ""
+    yield "<details><summary>Run ids</summary>"
+    yield ""
+    yield "| Set-up | Runs by seed |"
+    yield "|---|---|"
+    for setup in sorted(group(records), key=lambda s: s.name):
+        yield f"| {setup.name} | {' '.join(r.run_id for r in setup.records)} |"
+    yield ""
+    yield "</details>"
 
 
 def main(arguments: Sequence[str]) -> int:
