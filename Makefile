@@ -31,9 +31,10 @@ check: $(VENV)/installed-dev
 	$(BIN)/mypy
 	$(BIN)/python docs/generate.py --check
 
-# Write the reference pages in docs/ from the source.
+# Write the reference pages in docs/ from the source, and the pages of results from their records.
 docs: $(VENV)/installed-dev
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/results/make.py
 
 # Measure speed and exactness at ViT-B/16 geometry (about eight minutes; quick: two).
 bench: $(VENV)/installed

@@ -78,8 +78,8 @@ def unpacked(folder: Path) -> Iterator[Path]:
         yield runs
 
 
-def written(folder: Path) -> str:
-    """The page."""
+def written(folder: Path, draw: bool = False) -> str:
+    """The page; ``draw`` writes its pictures as well."""
     out = [f"<!-- Written by `python docs/results/make.py` from {folder.name}/; change it there. -->"]
     with unpacked(folder) as runs:
         lines = iter((folder / "text.md").read_text(encoding="utf-8").splitlines())
@@ -90,17 +90,17 @@ def written(folder: Path) -> str:
             for command in lines:
                 if command.strip() == FENCE:
                     break
-                out += _answer(command.strip(), folder, runs)
+                out += _answer(command.strip(), folder, runs, draw)
     return "\n".join(out).rstrip() + "\n"
 
 
-def _answer(command: str, folder: Path, runs: Path) -> list[str]:
+def _answer(command: str, folder: Path, runs: Path, draw: bool) -> list[str]:
     name, *words = shlex.split(command)
     if name == "@runs":
         return list(_run_list(runs))
     if name == "@curves":
         labels = [" ".join(part.split()) for part in " ".join(words[2:]).split(";")]
-        return list(_curve_table(folder, runs, words[0], words[1], labels))
+        return list(_curve_table(folder, runs, words[0], words[1], labels, draw))
     if (name, *words[:1]) != ("$", "gcdbench"):
         raise GcdbenchError(f"{folder.name}/text.md: '{command}' is no command.")
     shown = command.removeprefix("$ ")
@@ -135,7 +135,9 @@ def _labelled(runs: Path, experiment: str) -> dict[str, list[Any]]:
     return {line.row.label: list(line.records) for line in study.lines}
 
 
-def _curve_table(folder: Path, runs: Path, experiment: str, metric: str, labels: Sequence[str]) -> Iterator[str]:
+def _curve_table(
+    folder: Path, runs: Path, experiment: str, metric: str, labels: Sequence[str], draw: bool
+) -> Iterator[str]:
     """Means over seeds of a metric by epoch, one column a row of the experiment, and a picture of them."""
     curves = json.loads((folder / "curves.json").read_text(encoding="utf-8"))
     known = _labelled(runs, experiment)
@@ -151,7 +153,8 @@ def _curve_table(folder: Path, runs: Path, experiment: str, metric: str, labels:
         columns[label] = {epoch: statistics.mean(values) for epoch, values in sorted(by_epoch.items())}
     name = f"{experiment}-{metric}.svg"
     title = "supervised cross entropy" if metric == "ce" else f"{metric.capitalize()} in percent"
-    _draw(folder / name, columns, title)
+    if draw:
+        _draw(folder / name, columns, title)
     yield f"![{title} by epoch]({folder.name}/{name})"
     yield ""
     yield f"| epoch | {' | '.join(labels)} |"
@@ -202,8 +205,9 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     stale = []
     for folder in pages():
-        page, text = HERE / f"{folder.name}.md", written(folder)
-        if "--check" in arguments:
+        checks = "--check" in arguments
+        page, text = HERE / f"{folder.name}.md", written(folder, draw=not checks)
+        if checks:
             if not page.is_file() or page.read_text(encoding="utf-8") != text:
                 stale.append(page.name)
         else:
