@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gcdbench.engine.run import run
     from gcdbench.ranks.whole import whole_batch
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Batch",

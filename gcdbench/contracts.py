@@ -189,7 +189,8 @@ class Batch:
     labelled: Tensor
     """(rows,) bool."""
     index: Tensor
-    """(rows,) row numbers in the training set, for memory banks."""
+    """(rows,) numbers of the rows in the training pool, for memory banks. Rows are numbered at random, once for each
+    dataset: neither a number nor the order of a pool says anything about the class."""
     views: int = 2
 
 
@@ -263,10 +264,10 @@ class Optim:
 
 
 class Pool(Protocol):
-    """A whole set of rows with hidden labels, in row order."""
+    """A whole set of rows with hidden labels, in a fixed random order that says nothing about them."""
 
     index: IntArray
-    """Row numbers."""
+    """Numbers of the rows, as in `Batch.index`."""
     target: IntArray
     """Class of each labelled row, -1 elsewhere."""
     labelled: NDArray[np.bool_]
@@ -381,8 +382,14 @@ class Method(nn.Module, abc.ABC):
     def reference_config(cls, settings: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
         """Config values that correspond to a recorded reference trajectory (`gcdbench check`).
 
-        ``settings`` is what the recording says of itself, ``shapes`` the shape of each recorded tensor.
+        ``settings`` is what the recording says of itself, its ``variant`` that is replayed among it, and ``shapes`` the
+        shape of each recorded tensor.
         """
+        return {}
+
+    @classmethod
+    def reference_facts(cls, settings: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+        """What a recording does not say of itself, in its own terms (`classes`, `base_classes`, `loss_names`, ...)."""
         return {}
 
     def reference_names(self) -> dict[str, str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,14 +12,33 @@ from torch import Tensor, nn
 from gcdbench.losses import no_autocast, wide
 
 
-class CosineClassifier(nn.Module):
-    """Cosine similarity with one prototype per class; prototypes are normalised in the forward pass."""
+def start_as_linear(weight: Tensor, generator: torch.Generator | None, width: int | None = None) -> None:
+    """Initial values as torch gives a Linear layer of ``width`` inputs: uniform within ±1/√width."""
+    if weight.device.type != "meta":
+        bound = (weight.shape[-1] if width is None else width) ** -0.5
+        nn.init.uniform_(weight, -bound, bound, generator=generator)
 
-    def __init__(self, dim: int, classes: int, generator: torch.Generator | None = None) -> None:
+
+class CosineClassifier(nn.Module):
+    """Cosine similarity with one prototype per class; prototypes are normalised in the forward pass.
+
+    Only directions matter, but the shorter a prototype is, the faster a step turns it (by 1/length²): ``start`` is part
+    of a method. `linear` is torch's own start of a Linear layer, as published heads have it (rows 0.58 long);
+    `unit` draws rows of about length one.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        classes: int,
+        generator: torch.Generator | None = None,
+        start: Literal["linear", "unit"] = "linear",
+    ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(classes, dim))
-        # Only the direction matters; a normal draw gives directions without preference.
-        if self.weight.device.type != "meta":
+        if start == "linear":
+            start_as_linear(self.weight, generator)
+        elif self.weight.device.type != "meta":
             nn.init.normal_(self.weight, std=dim**-0.5, generator=generator)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -43,6 +65,18 @@ class ContrastiveHead(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(rows, dim) features to (rows, out), in float32 or wider."""
         return self.last(self.mlp(x))
+
+    @staticmethod
+    def reference_widths(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+        """Widths of such a head in a recorded trajectory, for `Method.reference_config`."""
+        hidden, narrow = shapes["head.mlp.0.weight"][0], shapes["head.mlp.4.weight"][0]
+        return {"head_hidden": hidden, "head_narrow": narrow, "head_out": shapes["head.last_layer.weight_v"][0]}
+
+    @staticmethod
+    def reference_names(own: str) -> dict[str, str]:
+        """Recorded names of such a head's parameters, for `Method.reference_names`."""
+        layers = {f"head.mlp.{i}.{kind}": f"{own}.mlp.{i}.{kind}" for i in (0, 2, 4) for kind in ("weight", "bias")}
+        return {**layers, "head.last_layer.weight_v": f"{own}.last.weight"}
 
 
 class Projector(nn.Sequential):

@@ -88,7 +88,8 @@ def silhouette(space: Workspace, method: Method, answer: np.ndarray) -> float:
         found = method.features(tokens)
         return tokens[:, 0] if found is None else F.normalize(found, dim=1)
 
-    features = space.pool("unlabelled", "features").queries.features(embed).cpu().numpy()
+    queries = space.pool("unlabelled", "features").queries
+    features = queries.features(embed).cpu().numpy()[queries.by_row]
     some = min(SILHOUETTE_ROWS, len(features))
     return float(silhouette_score(features, answer, sample_size=some, random_state=0))
 

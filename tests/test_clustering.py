@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -214,3 +217,81 @@ def test_far_from_the_origin_is_as_good_as_near(offset):
 def test_numpy_targets_are_taken():
     data, truth = blobs()
     assert torch.equal(semi_supervised_kmeans(data, truth.numpy(), 6, seeded()).labels, truth)
+
+
+def greedy_starts(data, clusters, draws):
+    """k-means++ with candidates, one candidate and one row at a time."""
+    chosen = []
+    for number in range(clusters):
+        nearest = np.array([min(((row - c) ** 2).sum() for c in chosen) if chosen else 1.0 for row in data])
+        total = nearest.cumsum()
+        tries = draws[number][:1] if number == 0 else draws[number]
+        rows = [min(int(np.searchsorted(total, d * total[-1], side="right")), len(data) - 1) for d in tries]
+        left = [np.minimum(nearest, ((data - data[row]) ** 2).sum(1)).sum() for row in rows]
+        chosen.append(data[rows[int(np.argmin(left))]] if number else data[rows[0]])
+    return np.stack(chosen)
+
+
+@pytest.mark.parametrize("block", [64 << 20, 4000])
+def test_starts_without_labels_are_greedy(block, monkeypatch):
+    monkeypatch.setattr(clustering, "BLOCK_BYTES", block)
+    data, _ = blobs(spread=2.0)
+    found = clustering._starts(data, torch.full((len(data),), -1), 0, 9, 3, seeded(5))
+    tries = 2 + int(math.log(9))
+    draws = torch.rand((9, 3, tries), generator=seeded(5), dtype=torch.float64).numpy()
+    for restart in range(3):
+        expected = greedy_starts(data.double().numpy(), 9, draws[:, restart])
+        np.testing.assert_allclose(found[restart].numpy(), expected, atol=1e-5)
+
+
+def test_starts_with_labels_draw_one_candidate():
+    """As the published semi-supervised k-means does."""
+    data, truth = blobs(spread=2.0)
+    targets = torch.where((truth < 2) & (torch.arange(len(truth)) // 6 % 2 == 0), truth, -1)
+    found = clustering._starts(data, targets, 2, 6, 2, seeded(5))
+    draws = torch.rand((4, 2), generator=seeded(5), dtype=torch.float64)
+    rows = data[targets < 0]
+    for restart in range(2):
+        centres = [data[targets == 0].mean(0), data[targets == 1].mean(0)]
+        for number in range(4):
+            nearest = torch.stack([((rows - c) ** 2).sum(1) for c in centres]).amin(0).double()
+            place = torch.searchsorted(nearest.cumsum(0), draws[number, restart] * nearest.sum(), right=True)
+            centres.append(rows[place])
+        torch.testing.assert_close(found[restart], torch.stack(centres))
+
+
+def judged(data, truth, clusters, seeds, restarts=2):
+    """Mean inertia and accuracy of ours and of scikit-learn, at the same number of restarts."""
+    from sklearn.cluster import KMeans
+
+    from gcdbench.evaluation.cluster_accuracy import v2
+
+    ours, theirs = [], []
+    for seed in range(seeds):
+        found = kmeans(data, clusters, seeded(seed), restarts=restarts, iterations=300)
+        ours.append((found.inertia, v2(truth, found.labels.numpy(), 5).all))
+        other = KMeans(clusters, n_init=restarts, max_iter=300, random_state=seed).fit(data.numpy())
+        theirs.append((other.inertia_, v2(truth, other.labels_.astype(np.int64), 5).all))
+    return np.mean(ours, axis=0), np.mean(theirs, axis=0)
+
+
+@pytest.mark.parametrize(
+    ("clusters", "rows", "seeds"), [(10, 600, 40), (50, 1000, 20), (100, 1500, 10), (200, 2000, 6)]
+)
+def test_blobs_are_clustered_as_well_as_by_scikit_learn(clusters, rows, seeds):
+    data, truth = blobs(clusters, rows, dim=24, spread=1.6)
+    (inertia, accuracy), (their_inertia, their_accuracy) = judged(data, truth.numpy(), clusters, seeds)
+    assert inertia <= 1.01 * their_inertia
+    assert accuracy >= their_accuracy - 0.01
+
+
+@pytest.mark.parametrize(("clusters", "seeds"), [(10, 30), (50, 12), (200, 6)])
+def test_digits_are_clustered_as_well_as_by_scikit_learn(clusters, seeds):
+    from sklearn.datasets import load_digits
+
+    pixels, truth = load_digits(return_X_y=True)
+    (inertia, accuracy), (their_inertia, their_accuracy) = judged(
+        torch.from_numpy(pixels).float(), truth.astype(np.int64), clusters, seeds
+    )
+    assert inertia <= 1.01 * their_inertia
+    assert accuracy >= their_accuracy - 0.01

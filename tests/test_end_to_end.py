@@ -21,9 +21,8 @@ def kmeans() -> np.ndarray:
     planned = plan(RunRequest(method="simgcd", dataset="digits"))
     space = prepare(planned, planned.runs[0], Compute(torch.device("cpu"), "fp32"), Path("."))
     tail = space.backbone.tail()
-    features = space.pool("unlabelled").queries.features(
-        lambda tokens: torch.nn.functional.normalize(tail(tokens)[:, 0], dim=1)
-    )
+    queries = space.pool("unlabelled").queries
+    features = queries.features(lambda tokens: torch.nn.functional.normalize(tail(tokens)[:, 0], dim=1))[queries.by_row]
     truth = space.truth("unlabelled")
     runs = [KMeans(10, n_init=10, random_state=s).fit_predict(features.numpy()).astype(np.int64) for s in range(5)]
     return 100 * np.mean([v2(truth.target, labels, 5) for labels in runs], axis=0)

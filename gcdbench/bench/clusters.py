@@ -1,7 +1,8 @@
-"""Semi-supervised k-means against the public shape."""
+"""Semi-supervised k-means against the public shape, k-means against scikit-learn."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 
 import torch
@@ -45,6 +46,23 @@ def kmeans(scene: Scene) -> Iterator[Found]:
     value, told = faster(lambda: public_kmeans(data, targets, starts[0], ITERATIONS), ours, 1, times=RESTARTS)
     shape = f"{len(data):,} x {DIM}, K = {K}, {RESTARTS} restarts"
     yield Figure(f"semi-supervised k-means, {shape}", value, 8.0, detail=told)
+    value, told = _against_scikit_learn(data)
+    yield Figure(f"k-means against scikit-learn, {shape}", value, 2.0, detail=told)
     counts = tuple(len(data) // n for n in (4, 2, 1))
     costs = tuple(min(seconds(lambda n=n: ours(rows=n)) for _ in range(2)) for n in counts)  # type: ignore[misc]
     yield Growth("k-means by number of rows", counts, costs)
+
+
+def _against_scikit_learn(data: torch.Tensor) -> tuple[float, str]:
+    """Greedy starts and some iterations of all restarts."""
+    from sklearn.cluster import KMeans
+
+    theirs = KMeans(K, n_init=RESTARTS, max_iter=ITERATIONS, tol=0, random_state=1)
+
+    def ours() -> None:
+        random = torch.Generator().manual_seed(1)
+        clustering.kmeans(data, K, random, restarts=RESTARTS, iterations=ITERATIONS, tolerance=0)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that so few iterations are not enough to converge
+        return faster(lambda: theirs.fit(data.numpy()), ours, 1)

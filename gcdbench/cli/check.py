@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     type=PathType(path_type=Path),
     help="Instead replay this recorded reference trajectory (.npz) through a method.",
 )
-@click.option("--param-groups", "variant", default="plain", show_default=True, help="Recorded parameter-group variant.")
+@click.option("--param-groups", "variant", metavar="VARIANT", help="Replay only this variant of the recording.")
 @json_option
 def check_command(
     name: str | None,
@@ -39,7 +39,7 @@ def check_command(
     listing: bool,
     data_root: Path | None,
     trajectory: Path | None,
-    variant: str,
+    variant: str | None,
     as_json: bool,
 ) -> None:
     """Check whether the plugin NAME does what gcdbench expects of it: the conformance kit.
@@ -47,8 +47,8 @@ def check_command(
     Each check says what is wrong and what usually helps. A plugin declares checks that it is known to fail, with the
     reason, in `expected_failures`. Exit code 1 if another one fails.
 
-    With --trajectory, replay a recorded reference trajectory through a method and show how far it deviates; exit code 1
-    if a loss term or a final tensor deviates by more than 1e-4.
+    With --trajectory, replay a recorded reference trajectory through a method, all of its variants, and show how far it
+    deviates; exit code 1 if a loss term, a gradient or a final tensor deviates by more than 1e-4.
     """
     if listing:
         _list(kind, as_json)
@@ -110,25 +110,34 @@ def _list(kind: str | None, as_json: bool) -> None:
         print_table(f"Checks of {each}s", ["Check", "What must hold"], [[c.name, c.explains] for c in checks.values()])
 
 
-def _replay(method: str, trajectory: Path, recipe: str | None, variant: str, as_json: bool) -> None:
+def _replay(method: str, trajectory: Path, recipe: str | None, variant: str | None, as_json: bool) -> None:
     from gcdbench import registry
     from gcdbench.presets import recipe_name
+    from gcdbench.testing.recording import Recording
     from gcdbench.testing.trajectory import TOLERANCE, replay
 
     method_class = registry.load("method", method)
     recipe = recipe_name(method, method_class.recipes, recipe)
-    found = replay(method_class, trajectory, recipe, variant)
-    worst = max(found, key=lambda d: d.largest)
+    variants = Recording(trajectory).variants() if variant is None else [variant]
+    found = [(each, d) for each in variants for d in replay(method_class, trajectory, recipe, each)]
+    where, worst = max(found, key=lambda pair: pair[1].largest)
     ok = worst.largest <= TOLERANCE
     if as_json:
-        finite = [{"name": d.name, "deviation": _finite(d.largest), "step": d.at_step} for d in found]
-        print_json({"method": method, "recipe": recipe, "param_groups": variant, "ok": ok, "terms": finite})
+        terms = [
+            {"variant": each, "name": d.name, "deviation": _finite(d.largest), "step": d.at_step} for each, d in found
+        ]
+        print_json({"method": method, "recipe": recipe, "param_groups": ", ".join(variants), "ok": ok, "terms": terms})
     else:
-        rows = [[d.name, f"{d.largest:.2e}", "" if d.at_step is None else str(d.at_step)] for d in found]
-        print_table(f"{method} ({recipe}, {variant}) against {trajectory}", ["What", "Deviation", "At step"], rows)
+        for each in variants:
+            rows = [
+                [d.name, f"{d.largest:.2e}", "" if d.at_step is None else str(d.at_step)]
+                for of, d in found
+                if of == each
+            ]
+            print_table(f"{method} ({recipe}, {each}) against {trajectory}", ["What", "Deviation", "At step"], rows)
     if not ok:
         raise GcdbenchError(
-            f"'{worst.name}' deviates by {worst.largest:.2e}, more than {TOLERANCE:.0e}: not the same method."
+            f"'{worst.name}' ({where}) deviates by {worst.largest:.2e}, more than {TOLERANCE:.0e}: not the same method."
         )
 
 

@@ -28,6 +28,7 @@ COMMANDS = {
     "data": ("gcdbench.cli.data:data_group", "Datasets on disk: layout, check, download, split."),
     "cache": ("gcdbench.cli.cache:cache_group", "Stores of images and tokens: list, delete."),
     "estimate-k": ("gcdbench.cli.estimate_k:estimate_k_command", "Estimate how many classes a dataset has."),
+    "verify": ("gcdbench.cli.verify:verify_command", "Score the predictions of runs again and compare the record."),
     "score": ("gcdbench.cli.score:score_command", "Score predictions of any code."),
     "new-plugin": ("gcdbench.cli.new_plugin:new_plugin_command", "Write a plugin package to start from."),
     "check": ("gcdbench.cli.check:check_command", "Check a plugin: the conformance kit."),

@@ -16,7 +16,7 @@ from gcdbench.cli.output import json_option, print_json, print_table
 def score_command(file: Path, as_json: bool) -> None:
     """Score predictions of any code: FILE is an .npz with y_true, y_pred (whole numbers) and num_base.
 
-    A row is of a base class where y_true < num_base.
+    A row is of a base class where y_true < num_base. The predictions.npz of a run can be given as well.
     """
     from gcdbench.evaluation.score import score_file
 

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gcdbench.config import DataConfig
 from gcdbench.contracts import ClassSplit, Dataset, Index, IntArray
 from gcdbench.data.opened import OpenedDataset, open_dataset
-from gcdbench.data.splits import Split, index_hash, make_split, remap
+from gcdbench.data.splits import Split, index_hash, make_split, remap, row_order
 from gcdbench.engine.datastate import DataState
 from gcdbench.errors import DataError, UsageError
 from gcdbench.store.folder import cache_root
@@ -44,11 +47,31 @@ class DataSide:
         names = {part: self.dataset.whole(part).items for part in self.bad}
         return [(names[part][row], why) for part, rows in self.bad.items() for row, why in rows.items()]
 
+    @property
+    def _indices(self) -> dict[str, Index]:
+        return {"train": self.index} | ({} if self.test is None else {"test": self.test})
+
     @cached_property
     def hash(self) -> str:
         """Hash of every index the run looks at."""
-        parts = {"train": self.index} | ({} if self.test is None else {"test": self.test})
-        return "+".join(index_hash(index, self.dataset.content_hash(part)) for part, index in parts.items())
+        return "+".join(index_hash(index, self.dataset.content_hash(part)) for part, index in self._indices.items())
+
+    @cached_property
+    def order(self) -> dict[str, IntArray]:
+        """Per part the row of each number under which methods know its rows."""
+        return {part: row_order(index) for part, index in self._indices.items()}
+
+    @cached_property
+    def numbers(self) -> IntArray:
+        """The number under which methods know each training row."""
+        return np.argsort(self.order["train"])
+
+    @cached_property
+    def labelled(self) -> NDArray[np.bool_]:
+        """Whether each training row is labelled."""
+        mask = np.zeros(len(self.split.target), dtype=bool)
+        mask[self.split.labelled] = True
+        return mask
 
     def test_target(self) -> IntArray:
         """True targets of the test rows."""

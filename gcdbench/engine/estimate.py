@@ -24,7 +24,7 @@ from gcdbench.config import RunConfig
 from gcdbench.contracts import KEstimate, KEstimator, Task
 from gcdbench.engine.dataside import DataSide
 from gcdbench.engine.faults import plugin_call
-from gcdbench.engine.pool import ImagePool
+from gcdbench.engine.pool import training_pool
 from gcdbench.engine.seeding import derive, fenced_rng, generator
 from gcdbench.engine.tokens import TokenSource
 from gcdbench.errors import PluginError, UsageError
@@ -121,7 +121,7 @@ def _ask(
     source: TokenSource,
     limit: int,
 ) -> KEstimate:
-    split, num_base = data.split, len(data.split.base)
+    num_base = len(data.split.base)
     task = Task(
         num_base=num_base,
         num_classes=num_base,
@@ -130,11 +130,7 @@ def _ask(
         steps_per_epoch=1,
         generator=generator(0, "estimate-k"),
     )
-    labelled = np.zeros(len(split.target), dtype=bool)
-    labelled[split.labelled] = True
-    rows = np.arange(len(split.target), dtype=np.int64)
-    seed = derive(0, "estimate-k")
-    pool = ImagePool(source, "train", rows, split.target, labelled, config.eval.batch_size, seed=seed)
+    pool = training_pool(data, source, config.eval.batch_size, derive(0, "estimate-k"))
     with torch.no_grad(), fenced_rng(0, "estimate-k"), plugin_call(name, "estimate", kind="K estimator"):
         answer = kind().estimate(pool, task, limit)
     if not isinstance(answer, KEstimate) or isinstance(answer.k, bool) or not isinstance(answer.k, int | np.integer):

@@ -38,11 +38,9 @@ def batches(space: Workspace, plans: Iterable[ViewPlan], ranks: Ranks = ALONE) -
 
     Of several ranks, each computes the tokens of its share of the rows and knows the facts of all of them.
     """
-    split, device = space.data.split, space.compute.device
-    labelled = np.zeros(len(split.target), dtype=bool)
-    labelled[split.labelled] = True
-    is_labelled = torch.from_numpy(labelled)
-    visible = torch.from_numpy(np.where(labelled, split.target, -1))
+    data, device = space.data, space.compute.device
+    is_labelled, numbers = torch.from_numpy(data.labelled), torch.from_numpy(data.numbers)
+    visible = torch.from_numpy(np.where(data.labelled, data.split.target, -1))
     whole: deque[ViewPlan] = deque()
 
     def shares() -> Iterator[ViewPlan]:
@@ -52,7 +50,7 @@ def batches(space: Workspace, plans: Iterable[ViewPlan], ranks: Ranks = ALONE) -
 
     for _, tokens in space.source.training(shares()):
         plan = whole.popleft()
-        facts = (visible[plan.rows], is_labelled[plan.rows], plan.rows.clone())
+        facts = (visible[plan.rows], is_labelled[plan.rows], numbers[plan.rows])
         if space.compute.pins:
             facts = tuple(f.pin_memory() for f in facts)  # type: ignore[assignment]
         target, lab, index = (f.to(device, non_blocking=space.compute.pins) for f in facts)

@@ -32,13 +32,14 @@ class FewRows:
         labelled = np.unique(np.concatenate(each))
         # A method may cluster the unlabelled rows alone, so they must be enough for all clusters.
         hidden = _spread(split.unlabelled, max(count - len(labelled), count // 2, space.k + FEW // 8))
-        self._rows = {"train": np.sort(np.concatenate([labelled, hidden]))}
+        order = space.data.order
+        self._rows = {"train": order["train"][np.isin(order["train"], np.concatenate([labelled, hidden]))]}
         self._labelled = np.isin(self._rows["train"], labelled)
         self._target = np.where(self._labelled, split.target[self._rows["train"]], -1)
         self._part = "train" if rows == "unlabelled" else "test"
         self._queries = np.flatnonzero(~self._labelled)
         if self._part == "test":
-            self._rows["test"] = _spread(space.scored_rows(rows), count)
+            self._rows["test"] = order["test"][:count]
             self._queries = np.arange(len(self._rows["test"]))
         self._kept: dict[tuple[str, bytes], list[Tensor]] = {}
         self._batches: dict[int, Batch] = {}

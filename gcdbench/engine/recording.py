@@ -15,7 +15,7 @@ from gcdbench.engine.selected import Selected
 from gcdbench.engine.stages import stages_of
 from gcdbench.engine.workspace import Workspace
 from gcdbench.results.provenance import git_state, package_folder, versions
-from gcdbench.results.record import SCHEMA, Record
+from gcdbench.results.record import SCHEMA, Record, hashes_of
 from gcdbench.results.rundir import RunDirectory
 
 
@@ -74,6 +74,7 @@ def make_record(
         dir=str(folder.path),
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         metrics=scores.metrics,
+        hashes=hashes_of(folder.path, scores.metrics),
         evaluators=scores.by_evaluator,
         selected={"rule": config.eval.selection, "stage": stage, "epoch": epoch},
         config=config.as_dict(),

@@ -121,7 +121,10 @@ def run(
         place = Place(Path(runs), root, device, workers, shelf, lanes, checkpoint_every, ranks)
         reporter = reporter if reporter is not None and ranks.first else Reporter()
         shared = Cache()
-        spaces = distinct(s for one in request.each() for s in workspaces(plan(one), place, reporter, shared, force))
+        planned = [plan(one) for one in request.each()]
+        spaces = ranks.together(
+            lambda: distinct(s for one in planned for s in workspaces(one, place, reporter, shared, force))
+        )
         return all_records(execute_all(spaces, place, reporter, force, track))
 
 

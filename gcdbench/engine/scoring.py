@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gcdbench.contracts import Method, Prediction, Truth
+from gcdbench.contracts import Evaluator, Method, Prediction, Truth
 from gcdbench.engine.faults import plugin_call
 from gcdbench.engine.pool import ImagePool
 from gcdbench.engine.seeding import fenced_rng
@@ -17,7 +18,7 @@ from gcdbench.errors import PluginError
 
 
 def predict(space: Workspace, method: Method, rows: str, pool: ImagePool | None = None) -> Prediction:
-    """The method's answer for the scored rows (or for the queries of another pool), checked."""
+    """The method's answer for the scored rows (or for the queries of another pool), checked, in the dataset's order."""
     import torch
 
     name = space.config.method
@@ -47,11 +48,12 @@ def predict(space: Workspace, method: Method, rows: str, pool: ImagePool | None 
         if np.shape(values) != (expected,):
             raise PluginError(f"The method '{name}' gives base classes '{branch}' of shape {np.shape(values)}.")
     # In plain form, so that it can be kept in a checkpoint and written.
-    return Prediction(
+    plain = Prediction(
         np.ascontiguousarray(cluster, dtype=np.int64),
         None if confidence is None else np.ascontiguousarray(confidence, dtype=np.float32),
         {str(branch): np.ascontiguousarray(values, dtype=np.int64) for branch, values in answer.base.items()},
     )
+    return plain.take(pool.queries.by_row)
 
 
 @dataclass(frozen=True)
@@ -64,25 +66,37 @@ class Scores:
 
 
 def score(space: Workspace, prediction: Prediction, rows: str) -> Scores:
-    """Ask every evaluator; those that need a truth are left out where there is none."""
-    truth = space.truth(rows)
+    """Ask every evaluator of the run."""
+
+    def warn(text: str) -> None:
+        if text not in space.warnings:
+            space.warnings.append(text)
+
+    unknown = Truth(np.full(len(prediction.cluster), -1), len(space.data.split.base), space.k)
+    return score_with(space.evaluators, prediction, space.truth(rows), unknown, warn)
+
+
+def score_with(
+    evaluators: Sequence[Evaluator],
+    prediction: Prediction,
+    truth: Truth | None,
+    unknown: Truth,
+    warn: Callable[[str], None],
+) -> Scores:
+    """Ask evaluators; those that need a truth are left out where there is none, and the others get ``unknown``."""
     metrics: dict[str, float] = {}
     by_evaluator: dict[str, Any] = {}
-    for evaluator in sorted(space.evaluators, key=lambda e: not e.headline):
+    for evaluator in sorted(evaluators, key=lambda e: not e.headline):
         if truth is None and evaluator.needs_truth:
             continue
-        seen = truth
-        if seen is None:  # only quantities that ignore the targets are asked for
-            split = space.data.split
-            seen = Truth(np.full(len(prediction.cluster), -1), len(split.base), space.k)
+        seen = unknown if truth is None else truth  # without one, only quantities that ignore the targets are left
         try:
             with plugin_call(evaluator.name, "__call__", kind="evaluator"):
                 found = {k: float(v) for k, v in evaluator(seen, prediction).items() if math.isfinite(v)}
         except PluginError as fault:
             if evaluator.headline:
                 raise
-            if str(fault) not in space.warnings:
-                space.warnings.append(str(fault))
+            warn(str(fault))
             continue
         # Headline numbers come first: no other evaluator can replace one by giving its own the same name.
         named = {k if k not in metrics else f"{evaluator.name}.{k}": v for k, v in found.items()}

@@ -21,7 +21,7 @@ from gcdbench.engine.dataside import DataSide, Tick
 from gcdbench.engine.device import Compute
 from gcdbench.engine.estimate import Estimated
 from gcdbench.engine.faults import plugin_call
-from gcdbench.engine.pool import ImagePool
+from gcdbench.engine.pool import ImagePool, training_pool
 from gcdbench.engine.request import Plan
 from gcdbench.engine.seeding import derive, fenced_rng, generator
 from gcdbench.engine.shared import Cache
@@ -149,17 +149,8 @@ class Workspace:
 
     def pool(self, rows: str, *random_names: str | int) -> ImagePool:
         """The training pool, whose queries are the rows to be predicted."""
-        split, size = self.data.split, self.config.eval.batch_size
-        labelled = np.zeros(len(split.target), dtype=bool)
-        labelled[split.labelled] = True
-        scored = self.scored_rows(rows)
-        hidden = np.full(len(scored), -1, dtype=np.int64)
-        nothing = np.zeros(len(scored), dtype=bool)
-        part = "train" if rows == "unlabelled" else "test"
         seed = derive(self.config.seed, "pool", *random_names)
-        queries = ImagePool(self.source, part, scored, hidden, nothing, size, seed=seed, ranks=self.ranks)
-        everything, target = np.arange(len(split.target), dtype=np.int64), split.target
-        return ImagePool(self.source, "train", everything, target, labelled, size, queries, seed, ranks=self.ranks)
+        return training_pool(self.data, self.source, self.config.eval.batch_size, seed, rows, self.ranks)
 
 
 def prepare(

@@ -12,7 +12,7 @@ from gcdbench.contracts import IntArray
 from gcdbench.errors import DataError, UsageError
 from gcdbench.evaluation import cluster_accuracy
 from gcdbench.evaluation.information import ari, nmi
-from gcdbench.files import not_a_file
+from gcdbench.files import not_a_file, read_json
 
 MAX_LABEL = 10_000
 """Tables grow with the square of the largest label."""
@@ -25,12 +25,16 @@ def read_labels(path: Path) -> tuple[IntArray, IntArray, int]:
         raise DataError(f"The file {path} {odd}.")
     try:
         with np.load(path, allow_pickle=False) as archive:
-            missing = [n for n in ("y_true", "y_pred", "num_base") if n not in archive.files]
+            own = "cluster" in archive.files and "y_pred" not in archive.files
+            names = ("target", "cluster") if own else ("y_true", "y_pred", "num_base")
+            missing = [n for n in names if n not in archive.files]
+            if missing and own:
+                raise UsageError(f"{path} has no array 'target': the true classes of its rows are not known.")
             if missing:
                 raise UsageError(f"{path} has no array '{missing[0]}'; it needs y_true, y_pred and num_base.")
-            y_true, y_pred = (_labels(archive[n], n, path) for n in ("y_true", "y_pred"))
-            num_base = np.asarray(archive["num_base"])
-    except UsageError:
+            y_true, y_pred = (_labels(archive[n], n, path) for n in names[:2])
+            num_base = np.asarray(_recorded_base(path) if own else archive["num_base"])
+    except (UsageError, DataError):
         raise
     except Exception as fault:  # a damaged archive can raise almost anything, and numpy would advise to trust it
         raise DataError(f"The file {path} is not an .npz file of plain arrays ({type(fault).__name__}).") from fault
@@ -41,6 +45,17 @@ def read_labels(path: Path) -> tuple[IntArray, IntArray, int]:
     if not len(y_true):
         raise UsageError(f"{path} has no rows.")
     return y_true, y_pred, int(num_base.reshape(()))
+
+
+def _recorded_base(path: Path) -> int:
+    """The number of base classes of a run whose predictions these are: the record beside them has it."""
+    try:
+        return int(read_json(path.parent / "record.json")["data"]["base_classes"])
+    except (OSError, ValueError, KeyError, TypeError) as fault:
+        raise DataError(
+            f"{path} holds the predictions of a run, but record.json beside it, which says how many classes are base, "
+            f"cannot be read ({type(fault).__name__})."
+        ) from fault
 
 
 def _labels(values: np.ndarray, name: str, path: Path) -> IntArray:

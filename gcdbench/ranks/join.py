@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -18,6 +19,8 @@ from gcdbench.ranks.watch import Watch
 
 MESSAGE_MINUTES = 30
 """A message between GPUs that takes longer than this has been lost. Before each, all hosts have said they are there."""
+LEAVE_SECONDS = 5.0
+"""How long a rank that has failed waits for its groups to end."""
 _current: Ranks | None = None
 _joined = 0
 """How often this process has joined others."""
@@ -43,12 +46,24 @@ def joined(device: str = "auto") -> Iterator[Ranks]:
         if getattr(fault, "agreed", False) and not ranks.first and ranks.watch is not None:
             ranks.watch.await_first()  # which saves the run
         ranks.close(*_last_words(fault))
+        _leave()
         raise
     else:
         ranks.close()
         dist.destroy_process_group()
     finally:
         _current = None
+
+
+def _leave() -> None:
+    """Take down the groups after a fault, as far as that is possible.
+
+    Their threads must not outlive the interpreter: the process would be aborted instead of ending with its own exit
+    code. Where a lost rank keeps them busy, that is not waited for.
+    """
+    leaving = threading.Thread(target=dist.destroy_process_group, name="gcdbench-leave", daemon=True)
+    leaving.start()
+    leaving.join(LEAVE_SECONDS)
 
 
 def _join(device: str) -> Ranks:

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import resources
@@ -16,7 +18,7 @@ from gcdbench.errors import GcdbenchError
 from gcdbench.files import read_json
 from gcdbench.protocol import fingerprint_of
 
-SCHEMA = 4
+SCHEMA = 5
 """Raised when a field is added or the meaning of one changes. Earlier versions are read and completed."""
 
 
@@ -34,6 +36,8 @@ class Record:
     finished: str
     """When the record was written, ISO 8601 in UTC; empty if unknown."""
     metrics: dict[str, float]
+    hashes: dict[str, str] | None
+    """SHA-256 of `predictions.npz` and of the metrics as they were written; None in earlier schemas."""
     evaluators: dict[str, Any]
     """Per evaluator its version and the names of its metrics."""
     selected: dict[str, Any]
@@ -93,8 +97,15 @@ def _from_version_1(data: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def read_record(path: Path) -> Record:
-    """A record from disk, checked against the written schema; `dir` is where it is now."""
+PREDICTIONS = "predictions.npz"
+"""File in a run directory."""
+
+
+def read_record(path: Path, untouched: bool = True) -> Record:
+    """A record from disk, checked against the written schema; `dir` is where it is now.
+
+    ``untouched``: one whose metrics or predictions have been changed since it was written is a fault.
+    """
     try:
         data = read_json(path, parse_constant=_no_number)
         if not isinstance(data, dict):
@@ -104,18 +115,54 @@ def read_record(path: Path) -> Record:
         if data.get("schema") == 2:
             data = {**data, "schema": 3, "lanes": 1}
         if data.get("schema") == 3:
-            data = {**data, "schema": SCHEMA, "k_estimate": None}
+            data = {**data, "schema": 4, "k_estimate": None}
+        if data.get("schema") == 4:
+            data = {**data, "schema": SCHEMA, "hashes": None}
         if data.get("schema") != SCHEMA:
             raise GcdbenchError(
                 f"{path} has schema {data.get('schema')}; this gcdbench reads schemas 1 to {SCHEMA}. "
                 "Use the gcdbench that wrote it, or repeat the run with `gcdbench run --force`."
             )
         _check(data)
-        return Record(**{**data, "dir": str(path.parent)})
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as fault:
         raise GcdbenchError(
             f"The record {path} cannot be read: {fault}. `gcdbench run --force` repeats the run."
         ) from fault
+    record = Record(**{**data, "dir": str(path.parent)})
+    if untouched:
+        changed = what_changed(record)
+        if changed is not None:
+            raise GcdbenchError(
+                f"{changed} since the run was finished. `gcdbench verify {path.parent}` scores its predictions again; "
+                "`gcdbench run --force` repeats the run."
+            )
+    return record
+
+
+def hashes_of(folder: Path, metrics: Mapping[str, float]) -> dict[str, str]:
+    """What a record keeps, so that a later change of its numbers or predictions is noticed."""
+    content = (folder / PREDICTIONS).read_bytes()
+    return {"predictions": hashlib.sha256(content).hexdigest(), "metrics": _metrics_hash(metrics)}
+
+
+def what_changed(record: Record) -> str | None:
+    """What is not as the record was written, if anything; predictions that are not there cannot be told."""
+    if record.hashes is None:
+        return None
+    if record.hashes["metrics"] != _metrics_hash(record.metrics):
+        return f"The metrics in {Path(record.dir) / 'record.json'} have been changed"
+    file = Path(record.dir) / PREDICTIONS
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        return None
+    if record.hashes["predictions"] != hashlib.sha256(content).hexdigest():
+        return f"The predictions in {file} have been changed"
+    return None
+
+
+def _metrics_hash(metrics: Mapping[str, float]) -> str:
+    return hashlib.sha256(json.dumps(dict(metrics), sort_keys=True).encode()).hexdigest()
 
 
 def _no_number(text: str) -> float:

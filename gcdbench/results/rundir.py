@@ -16,6 +16,7 @@ import numpy as np
 from gcdbench.contracts import Prediction
 from gcdbench.files import parse_json, read_json, sweep, write_atomically, write_json, write_text
 from gcdbench.locks import Wait, holder, is_locked, locked
+from gcdbench.results.record import PREDICTIONS
 
 FAILURE = "failed.json"
 """What a run leaves that has ended by a fault of its own."""
@@ -140,7 +141,7 @@ class RunDirectory:
         def write(stream: IO[bytes]) -> None:
             np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
 
-        write_atomically(self.path / "predictions.npz", write)
+        write_atomically(self.path / PREDICTIONS, write)
 
     def write_table(self, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
         """`predictions.csv`: the same for a person, with file and class names."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,13 +76,25 @@ def records_of(configs: Sequence[RunConfig], records: Iterable[Record]) -> list[
     def named(config: RunConfig) -> tuple[Any, ...]:
         return config.method, config.dataset, config.recipe, config.seed, short_name(config.backbone.name)
 
-    wanted = {named(config): decides(config.as_dict()) for config in configs}
-    fits = [
-        r for r in records if wanted.get((r.method, r.dataset, r.recipe, r.seed, backbone_of(r))) == decides(r.config)
-    ]
+    wanted = {named(config): config for config in configs}
+
+    def is_wanted(record: Record) -> bool:
+        config = wanted.get((record.method, record.dataset, record.recipe, record.seed, backbone_of(record)))
+        if config is None:
+            return False
+        # Of a setting that the method did not have yet, the default is what the method did then.
+        return decides(config.as_dict()) == {**_method_defaults(config), **decides(record.config)}
+
+    fits = [r for r in records if is_wanted(r)]
     setups = group(fits)
     best = max(setups, key=lambda s: (len(s.records), max(r.finished for r in s.records)), default=None)
     return [] if best is None else list(best.records)
+
+
+def _method_defaults(config: RunConfig) -> dict[str, str]:
+    """The method's settings that have a default, with that."""
+    fields = dataclasses.fields(config.method_config)
+    return {f"method.{f.name}": spell(f.default) for f in fields if f.default is not dataclasses.MISSING}
 
 
 @dataclass(frozen=True)

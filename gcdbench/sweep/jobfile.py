@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -17,8 +17,9 @@ from gcdbench.errors import UsageError
 from gcdbench.files import read_json, write_json
 from gcdbench.ranks.group import ALONE, Ranks
 
-VERSION = 1
-_REQUEST = ("method", "dataset", "recipe", "seed", "backbone", "epochs", "settings", "study")
+VERSION = 2
+READS = (1, 2)
+"""Versions that can be read; the first has fewer fields of a request."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,10 @@ class JobFile:
         """From JSON; what is no job file is told as such."""
         try:
             tree = read_json(path)
-            if tree["version"] != VERSION:
-                raise UsageError(f"{path} is of version {tree['version']}; this gcdbench reads version {VERSION}.")
+            if tree["version"] not in READS:
+                raise UsageError(
+                    f"{path} is of version {tree['version']}; this gcdbench reads versions 1 to {VERSION}."
+                )
             place = JobPlace(**_checked(tree["place"], get_type_hints(JobPlace), "place"))
             runs = tree["runs"]
             return JobFile(place, tuple(map(_request, runs)), tuple(str(entry["run_id"]) for entry in runs))
@@ -79,14 +82,16 @@ class JobFile:
 
 
 def _plain(request: RunRequest) -> dict[str, Any]:
-    seeds, study = request.seeds or (), request.study
+    """Every field of a request, as JSON can hold it."""
+    seeds, study, config = request.seeds or (), request.study, request.config
     if len(seeds) != 1:
         raise ValueError("a job has one request per seed")
-    found = {name: getattr(request, name, None) for name in _REQUEST}
+    found = {field.name: getattr(request, field.name) for field in fields(request) if field.name != "seeds"}
     return {
         **found,
         "seed": seeds[0],
         "settings": dict(request.settings),
+        "config": None if config is None else str(config),
         "study": None if study is None else {"source": study.source, "values": dict(study.values)},
     }
 
@@ -98,11 +103,21 @@ def _checked(values: Mapping[str, Any], types: Mapping[str, Any], where: str) ->
     return {key: coerce(value, types[key], f"{where}.{key}", "job file") for key, value in values.items()}
 
 
+_SPECIAL: dict[str, Any] = {"seeds": int, "settings": dict, "config": str | None, "study": dict | None}
+"""Types of the fields of a request that are written in another form."""
+
+
 def _request(entry: Mapping[str, Any]) -> RunRequest:
-    types = {"method": str, "dataset": str, "seed": int, "epochs": int | None} | dict.fromkeys(
-        ("recipe", "backbone"), str | None
+    hints = get_type_hints(RunRequest) | _SPECIAL
+    types = {"seed" if name == "seeds" else name: kind for name, kind in hints.items()}
+    values = {name: value for name, value in entry.items() if name != "run_id"}
+    plain = {name: value for name, value in values.items() if name not in ("settings", "study")}
+    known = _checked(plain, types, "request")
+    study, settings, config = values["study"], values["settings"], known.pop("config", None)
+    return RunRequest(
+        **{name: value for name, value in known.items() if name != "seed"},
+        seeds=(known["seed"],),
+        settings=dict(settings),
+        config=None if config is None else Path(config),
+        study=None if study is None else Layer(str(study["source"]), dict(study["values"])),
     )
-    known = _checked({name: entry[name] for name in types}, types, "request")
-    study, settings, seed = entry["study"], entry["settings"], known.pop("seed")
-    layer = None if study is None else Layer(str(study["source"]), dict(study["values"]))
-    return RunRequest(**known, seeds=(seed,), settings=dict(settings), study=layer)

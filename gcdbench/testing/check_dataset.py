@@ -14,8 +14,12 @@ from gcdbench.contracts import Index
 from gcdbench.data.locate import data_root
 from gcdbench.data.opened import OpenedDataset, open_dataset
 from gcdbench.data.splits import index_hash, make_split
+from gcdbench.engine.dataside import open_data
+from gcdbench.engine.pool import training_pool
 from gcdbench.errors import DataError, PluginError
+from gcdbench.evaluation.cluster_accuracy import v2
 from gcdbench.testing.kit import Failed, NotApplicable, check
+from gcdbench.testing.positions import CHEATS, chance
 
 SAMPLE = 12
 """Images of each part that are opened."""
@@ -154,3 +158,42 @@ def images_can_be_read(subject: Any) -> None:
                 raise Failed(f"image {row} of {part} has no pixels")
             if image.tobytes() != two.image(part, int(row)).tobytes():
                 raise Failed(f"image {row} of {part} is not the same twice")
+
+
+class _NoImages:
+    """In place of a source of tokens: whoever goes by positions needs none."""
+
+
+@check(
+    "dataset",
+    "position",
+    explains="Where a row stands says nothing about its class: answers by the numbers or the order of rows, which"
+    " methods see, are no better than chance.",
+    fix="Nothing in the dataset: gcdbench shuffles rows by their names. Give every row a name of its own, and report"
+    " a failure.",
+    needs=("split",),
+)
+def position_says_nothing(subject: Any) -> None:
+    """Methods that cheat by position, on the pools that methods get."""
+    parts = _parts(subject)
+    with_test = "test" in parts and len(parts["test"]) > 0
+    data = open_data(subject.cls, data_root(subject.root), DataConfig(), with_test)
+    if not data.split.complete:
+        raise NotApplicable("some rows have no known class, so nobody can tell whether an answer is right")
+    num_base, classes = len(data.split.base), data.split.num_classes
+    judged = 0
+    for rows in ("unlabelled", "test") if with_test else ("unlabelled",):
+        pool = training_pool(data, _NoImages(), 64, 0, rows)  # type: ignore[arg-type]
+        target = data.split.target[data.split.unlabelled] if rows == "unlabelled" else data.test_target()
+        for what, cheat in CHEATS.items():
+            answer = cheat(pool, classes)[pool.queries.by_row]
+            limit = chance(target, answer, num_base)
+            reached = v2(target, answer, num_base).all
+            if reached > limit:
+                raise Failed(
+                    f"by {what} alone, {100 * reached:.1f} % of the {rows} rows can be told; chance gives at most "
+                    f"{100 * limit:.1f} %"
+                )
+            judged += limit < 1
+    if not judged:
+        raise NotApplicable("there are too few rows to tell a good answer from chance")

@@ -1,14 +1,8 @@
-"""Replays a recorded reference trajectory through an installed method and measures the deviation.
-
-The recording is an .npz file: a tiny ViT and heads (`init.*`), a few fixed batches, and for each parameter-group
-variant every loss term of every step (`<variant>.losses`, columns `loss_names`) and the final heads
-(`<variant>.final.*`). Its `config` entry is JSON: geometry, classes, schedule and settings.
-"""
+"""Replays a recorded reference trajectory through an installed method and measures the deviation."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,15 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gcdbench.backbone.tail import Tail
 from gcdbench.backbone.timm_import import import_timm
 from gcdbench.backbone.vit import SplitViT
 from gcdbench.backbone.weights import load_into
 from gcdbench.config import Layer, TrainConfig, resolve
-from gcdbench.contracts import Batch, Method, Progress, Task
+from gcdbench.contracts import Batch, Losses, Method, Progress, Task
+from gcdbench.engine.device import Compute
+from gcdbench.engine.lane import Lane
 from gcdbench.engine.seeding import fenced_rng, generator
 from gcdbench.errors import DataError, PluginError, unknown
-from gcdbench.files import not_a_file
 from gcdbench.presets import preset_layers
+from gcdbench.testing.recording import RecordedPool, Recording
 
 TOLERANCE = 1e-4
 """Largest deviation that float32 arithmetic explains."""
@@ -40,69 +37,42 @@ class Deviation:
     at_step: int | None = None
 
 
-class Recording:
-    """A trajectory file, checked for what a replay needs."""
+@dataclass(frozen=True)
+class Start:
+    """A method at the starting point of a recording."""
 
-    def __init__(self, path: Path) -> None:
-        odd = not_a_file(path)
-        if odd is not None:
-            raise DataError(f"The trajectory file {path} {odd}.")
-        try:
-            with np.load(path, allow_pickle=False) as archive:
-                self.arrays = {name: archive[name] for name in archive.files}
-            self.settings: dict[str, Any] = json.loads(str(self.arrays["config"]))
-            self.loss_names = [str(name) for name in self.arrays["loss_names"]]
-        except Exception as fault:  # a damaged archive can raise almost anything, and numpy would advise to trust it
-            raise DataError(f"The file {path} is not a recorded trajectory ({type(fault).__name__}).") from fault
-
-    def variants(self) -> list[str]:
-        """Names of the recorded parameter-group variants."""
-        return [name.removesuffix(".losses") for name in self.arrays if name.endswith(".losses")]
-
-    def initial(self) -> dict[str, Tensor]:
-        """Starting weights by their recorded names."""
-        return {
-            name.removeprefix("init."): torch.from_numpy(array.astype(np.float32))
-            for name, array in self.arrays.items()
-            if name.startswith("init.")
-        }
-
-    def batches(self) -> list[dict[str, Tensor]]:
-        """The fixed batches; labels of unlabelled rows are already hidden."""
-        count = sum(name.endswith(".images_x16") for name in self.arrays)
-        result = []
-        for i in range(count):
-            labelled = torch.from_numpy(self.arrays[f"batch{i}.labelled"])
-            labels = torch.from_numpy(self.arrays[f"batch{i}.labels"].astype(np.int64))
-            images = torch.from_numpy(self.arrays[f"batch{i}.images_x16"].astype(np.float32)) / 16
-            result.append({"images": images, "labelled": labelled, "target": torch.where(labelled, labels, -1)})
-        return result
+    method: Method
+    backbone: SplitViT
+    settings: Mapping[str, Any]
+    """What the recording and the method say of it."""
+    names: Mapping[str, str]
+    """The method's name of each recorded tensor."""
 
 
-def build(
-    method_class: type[Method], recording: Recording, recipe: str, variant: str
-) -> tuple[Method, SplitViT, TrainConfig]:
+def build(method_class: type[Method], recording: Recording, recipe: str, variant: str) -> Start:
     """The method at the recording's starting point, with its backbone."""
     import_timm()
     from timm.models.vision_transformer import VisionTransformer
 
-    settings = recording.settings
     weights = recording.initial()
     shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    settings = {**recording.settings, "variant": variant}
+    settings |= method_class.reference_facts(settings, shapes)
     train = TrainConfig(
         epochs=settings["epochs"],
         batch_size=settings["batch"],
         lr=settings["lr"],
         momentum=settings["momentum"],
         weight_decay=settings["weight_decay"],
-        lr_floor=settings["eta_min"] / settings["lr"],
+        # A recording that names no lowest rate was made at one rate.
+        lr_floor=settings.get("eta_min", settings["lr"]) / settings["lr"],
     )
-    config = _method_config(method_class, recording, recipe, variant, shapes)
+    config = _method_config(method_class, settings, recipe, shapes)
     with fenced_rng(0, "replay"):
         vit = VisionTransformer(**settings["vit"])
         backbone_names = {f"backbone.{name}" for name in vit.state_dict()}
         load_into(vit, {n.removeprefix("backbone."): weights[n] for n in sorted(backbone_names)}, "the recording")
-        split = SplitViT(vit, settings["train_blocks_from"])
+        split = SplitViT(vit, settings.get("train_blocks_from", -1))
         task = Task(
             num_base=settings["base_classes"],
             num_classes=settings["classes"],
@@ -112,24 +82,33 @@ def build(
             generator=generator(0, "replay"),
         )
         method = method_class(config, task)
+    own_names = method.reference_names()
     state = dict(method.state_dict())
-    for reference, own in method.reference_names().items():
+    for reference, own in own_names.items():
         if reference not in weights or own not in state:
             raise PluginError(f"The method maps '{reference}' to '{own}', but one of them does not exist.")
         state[own].copy_(weights[reference].reshape(state[own].shape))
-    return method, split, train
+    return Start(method, split, settings, {**_tail_names(method, split.start), **own_names})
+
+
+def _tail_names(method: Method, start: int) -> dict[str, str]:
+    """Names of the trained blocks in a timm ViT, and in the method's (first) tail."""
+    tails = [name for name, module in method.named_modules() if isinstance(module, Tail)]
+    prefix = f"{tails[0]}." if tails else "."
+    found = {}
+    for own in (name for name in method.state_dict() if name.startswith(prefix)):
+        kind, number, *rest = own.removeprefix(prefix).split(".")
+        path = ["blocks", str(start + int(number)), *rest] if kind == "blocks" else [kind, number, *rest]
+        found[".".join(["backbone", *path])] = own
+    return found
 
 
 def _method_config(
-    method_class: type[Method],
-    recording: Recording,
-    recipe: str,
-    variant: str,
-    shapes: Mapping[str, tuple[int, ...]],
+    method_class: type[Method], settings: Mapping[str, Any], recipe: str, shapes: Mapping[str, tuple[int, ...]]
 ) -> Any:
-    own = {f"method.{k}": v for k, v in method_class.reference_config(recording.settings, shapes).items()}
+    own = {f"method.{k}": v for k, v in method_class.reference_config(settings, shapes).items()}
     if any(f.name == "param_groups" for f in fields(method_class.Config)):
-        own["method.param_groups"] = variant
+        own["method.param_groups"] = settings["variant"]
     presets = [
         Layer(layer.source, {k: v for k, v in layer.values.items() if k.startswith("method.")})
         for layer in preset_layers(method_class, recipe, "", None)
@@ -146,55 +125,75 @@ def _method_config(
 
 
 def replay(method_class: type[Method], path: Path, recipe: str, variant: str) -> list[Deviation]:
-    """Train through the recorded steps; the largest deviation of each loss term and each final tensor."""
+    """Train through the recorded steps; the largest deviation of each loss term and each recorded tensor."""
     recording = Recording(path)
     if variant not in recording.variants():
         raise unknown("recorded parameter-group variant", variant, recording.variants())
     try:
-        method, split, _ = build(method_class, recording, recipe, variant)
+        start = build(method_class, recording, recipe, variant)
+        names = [None if name is None else str(name) for name in start.settings["loss_names"]]
     except KeyError as fault:
         raise DataError(f"The recording {path} lacks {fault}, which this method's replay needs.") from fault
-    stage = method.stages()[0]
-    optims = method.optimizers(stage)
-    expected = recording.arrays[f"{variant}.losses"]
-    batches = recording.batches()
+    expected = recording.losses(variant)
+    if expected.ndim != 2 or expected.shape[1] != len(names):
+        raise DataError(f"The recording {path} has losses of shape {expected.shape} for {len(names)} terms.")
     seen = np.zeros_like(expected)
-    steps = recording.settings["steps_per_epoch"]
-    for number in range(len(expected)):
-        t = Progress("main", number // steps, stage.epochs, number % steps, steps)
-        data = batches[number % len(batches)]
-        batch = Batch(split.trunk(data["images"]), data["target"], data["labelled"], torch.arange(len(data["target"])))
-        for optim in optims.values():
-            for group in optim.optimizer.param_groups:
-                group.setdefault("initial_lr", group["lr"])
-                group["lr"] = optim.schedule(group["initial_lr"], t)
-        losses = method(batch, t)
-        total = losses.total()
-        for optim in optims.values():
-            optim.optimizer.zero_grad()
-        total.backward()
-        for optim in optims.values():
-            optim.optimizer.step()
-        values = {"total": total, **{name: term.value for name, term in losses.items()}}
-        missing = [name for name in recording.loss_names if name not in values]
+    gradients: list[Deviation] = []
+    for number, losses in enumerate(_steps(start, recording, len(expected))):
+        values = {"total": losses.total(), **{name: term.value for name, term in losses.items()}}
+        missing = [name for name in names if name is not None and name not in values]
         if missing:
             raise PluginError(f"The method has no loss term '{missing[0]}'; it has {', '.join(losses)}.")
-        seen[number] = [float(values[name].detach()) for name in recording.loss_names]
-    return _deviations(recording, variant, seen, expected, method)
-
-
-def _deviations(recording: Recording, variant: str, seen: Any, expected: Any, method: Method) -> list[Deviation]:
+        # A column without a name is not a term of the loss.
+        seen[number] = [np.nan if name is None else float(values[name].detach()) for name in names]
+        if number == 0:
+            graded = {name: p.grad for name, p in start.method.named_parameters() if p.grad is not None}
+            gradients = list(_compared(recording, f"{variant}.grad0.", start.names, graded, "gradient"))
     gap = np.abs(seen - expected)
     gap[~np.isfinite(gap)] = np.inf
-    found = [
+    terms = [
         Deviation(name, float(gap[:, column].max()), int(gap[:, column].argmax()))
-        for column, name in enumerate(recording.loss_names)
+        for column, name in enumerate(names)
+        if name is not None
     ]
-    state = method.state_dict()
-    for reference, own in method.reference_names().items():
-        final = recording.arrays.get(f"{variant}.final.{reference}")
-        if final is not None:
-            difference = np.abs(state[own].reshape(final.shape).numpy() - final)
+    final = _compared(recording, f"{variant}.final.", start.names, start.method.state_dict(), "final")
+    return [*terms, *gradients, *final]
+
+
+def _steps(start: Start, recording: Recording, count: int) -> Iterator[Losses]:
+    """The losses of each step, by the training step that runs have, in the method's first stage with epochs."""
+    method = start.method
+    seen: list[Losses] = []
+    method.register_forward_hook(lambda module, inputs, losses: seen.append(losses))
+    stage = next(stage for stage in method.stages() if stage.epochs)
+    lane = Lane("the method", method, Compute(torch.device("cpu"), "fp32"))
+    lane.start_stage(stage)
+    batches = recording.batches()
+    tokens = [start.backbone.trunk(data["images"]) for data in batches]
+    pool = RecordedPool(recording, start.backbone.trunk)
+    steps, rows = start.settings["steps_per_epoch"], start.settings["batch"]
+    for number in range(count):
+        place = number % len(batches)
+        random = generator(0, "replay", number // steps)
+        t = Progress(stage.name, number // steps, stage.epochs, number % steps, steps, random)
+        if t.step == 0:
+            lane.start_epoch(t)
+            method.eval()
+            with torch.no_grad():
+                method.on_epoch_start(pool, t)
+            method.train()
+        data, index = batches[place], torch.arange(place * rows, (place + 1) * rows)
+        lane.step(Batch(tokens[place], data["target"], data["labelled"], index), t)
+        yield seen.pop()
+
+
+def _compared(
+    recording: Recording, prefix: str, names: Mapping[str, str], found: Mapping[str, Tensor], what: str
+) -> Iterator[Deviation]:
+    """Every recorded tensor of this prefix beside the method's own."""
+    for reference, own in names.items():
+        expected = recording.arrays.get(prefix + reference)
+        if expected is not None and own in found:
+            difference = np.abs(found[own].reshape(expected.shape).numpy() - expected)
             largest = float(difference.max()) if np.isfinite(difference).all() else float("inf")
-            found.append(Deviation(f"final {reference}", largest))
-    return found
+            yield Deviation(f"{what} {reference}", largest)

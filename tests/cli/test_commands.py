@@ -38,7 +38,7 @@ def test_list(what, gcdbench):
 
 def test_env(cli):
     facts = cli("env", "--json").json()
-    assert facts["versions"]["gcdbench"] == "0.1.0"
+    assert facts["versions"]["gcdbench"] == "0.2.0"
     assert facts["device"]
     assert any("rlcd" in method for method in facts["plugins"]["method"])
     assert "torch" in cli("env").stdout
@@ -168,4 +168,4 @@ def test_check_refuses_what_is_no_recording(cli, tmp_path, golden):
 def test_module_and_version(gcdbench):
     answer = gcdbench("--version")
     assert answer.code == 0
-    assert "0.1.0" in answer.stdout
+    assert "0.2.0" in answer.stdout

@@ -188,7 +188,7 @@ def test_results_of_unfinished_and_unreadable_runs(cli, fake):
     (folders[1] / "record.json").write_text(json.dumps({"schema": 99}))
     answer = cli("results", "--method", "rlcd")
     assert "unfinished: 0 of 200 epochs" in answer.stdout
-    assert "has schema 99; this gcdbench reads schemas 1 to 4" in answer.stderr
+    assert "has schema 99; this gcdbench reads schemas 1 to 5" in answer.stderr
     assert "3 finished, 1 unfinished." in answer.stdout
     (folders[0] / "config.json").write_text("{")
     assert "its config.json cannot be read" in cli("results", "--method", "rlcd").stdout
@@ -196,4 +196,4 @@ def test_results_of_unfinished_and_unreadable_runs(cli, fake):
 
 def test_results_where_there_are_none(cli):
     assert cli("results").stdout.startswith("There are no runs in runs.")
-    assert json.loads(cli("results", "--schema").stdout)["properties"]["schema"] == {"const": 4}
+    assert json.loads(cli("results", "--schema").stdout)["properties"]["schema"] == {"const": 5}

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from gcdbench.errors import EXIT_CODES
+from tests.signals import usual_signals
 from tests.torture.scene import digest
 
 COMMAND = ("run", "--method", "rlcd", "--dataset", "digits", "--epochs", "3", "--set", "eval.every=1")
@@ -20,7 +21,8 @@ COMMAND = ("run", "--method", "rlcd", "--dataset", "digits", "--epochs", "3", "-
 def begin(tmp_path, where, *more):
     """Later options win."""
     command = [sys.executable, "-m", "gcdbench", *COMMAND, "--runs", where, *more]
-    return subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=tmp_path, stderr=pipe, stdout=pipe, text=True, preexec_fn=usual_signals)
 
 
 def wait_for(tmp_path, pattern):

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from tests.signals import usual_signals
 from tests.sweep.sweeps import lines, records, write_sweep
 
 
@@ -76,7 +77,8 @@ def test_failed_runs_are_listed_and_tried_again_on_request(gcdbench, tmp_path):
 def test_an_interrupted_sweep_saves_its_runs_and_would_go_on(gcdbench, tmp_path):
     path = write_sweep(tmp_path, epochs=300)
     command = [sys.executable, "-m", "gcdbench", "sweep", str(path), "--seed", "0"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    pipe, both = subprocess.PIPE, subprocess.STDOUT
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=both, text=True, preexec_fn=usual_signals)
     try:
         ends = time.monotonic() + 60
         while time.monotonic() < ends and not list(tmp_path.glob("runs/*/digits/*/checkpoint/last.pt")):

@@ -16,6 +16,7 @@ import pytest
 from gcdbench.contracts import LaunchJob, Resources
 from gcdbench.errors import UsageError
 from gcdbench.locks import locked
+from tests.signals import usual_signals
 from tests.sweep.sweeps import lines, records, write_sweep
 
 pytestmark = pytest.mark.clusters
@@ -50,7 +51,8 @@ def wait_for(condition, seconds=60.0):
 
 def begin(folder: Path, *arguments) -> subprocess.Popen:
     command = [sys.executable, "-m", "gcdbench", *map(str, arguments)]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=pipe, text=True, preexec_fn=usual_signals)
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ import pytest
 
 from gcdbench import registry
 from gcdbench.ranks.launch import meeting_place, rank_environment
+from tests.signals import usual_signals
 
 pytestmark = pytest.mark.ranks
 
@@ -28,7 +29,8 @@ def command(*arguments: str) -> list[str]:
 
 def begin(folder: Path, *arguments: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen:
     before = [sys.executable, "-m", *launcher, "-m", "gcdbench", *arguments] if launcher else command(*arguments)
-    return subprocess.Popen(before, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    pipe, both = subprocess.PIPE, subprocess.STDOUT
+    return subprocess.Popen(before, cwd=folder, stdout=pipe, stderr=both, text=True, preexec_fn=usual_signals)
 
 
 def rank_of(process: int) -> str | None:
@@ -340,7 +342,12 @@ def test_a_slow_save_after_a_signal_is_waited_for(tmp_path):
     (tmp_path / "faulty.py").write_text(SLOW)
     arguments = ("run", "--method", "faulty", "--dataset", "digits", "--epochs", "400", "--gpus", "2")
     process = subprocess.Popen(
-        command(*arguments), cwd=tmp_path, env={**os.environ, **here}, stderr=subprocess.PIPE, text=True
+        command(*arguments),
+        cwd=tmp_path,
+        env={**os.environ, **here},
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=usual_signals,
     )
     try:
         wait_for_epochs(tmp_path, 1)

@@ -66,6 +66,7 @@ def record(
         "dir": f"runs/{method}/{dataset}/x{seed}",
         "finished": "2026-01-01T00:00:00+00:00",
         "metrics": metrics or {"all": all, "base": all + 5, "novel": all - 5, "ob": all + 10},
+        "hashes": None,
         "evaluators": {},
         "selected": {"rule": "last", "stage": "main", "epoch": 200},
         "config": config,

@@ -49,7 +49,7 @@ def test_the_schema_names_every_field():
 
 def test_version_1_is_read_and_completed(tmp_path):
     data = record("rlcd", 3).as_dict()
-    for new in ("finished", "evaluators", "chosen", "flops_per_step", "world_size", "git", "lanes"):
+    for new in ("finished", "evaluators", "chosen", "flops_per_step", "world_size", "git", "lanes", "hashes"):
         del data[new]
     data["schema"] = 1
     data["sources"] = {"train.epochs": "command line", "method.alpha": "--set", "train.lr": "preset paper/cub"}
@@ -64,7 +64,7 @@ def test_version_1_is_read_and_completed(tmp_path):
 
 def test_version_2_is_read_and_completed(tmp_path):
     data = {**record("rlcd", 3).as_dict(), "schema": 2}
-    del data["lanes"], data["k_estimate"]
+    del data["lanes"], data["k_estimate"], data["hashes"]
     (tmp_path / "record.json").write_text(json.dumps(data))
     found = read_record(tmp_path / "record.json")
     assert (found.schema, found.lanes, found.k_estimate) == (SCHEMA, 1, None)
@@ -72,15 +72,23 @@ def test_version_2_is_read_and_completed(tmp_path):
 
 def test_version_3_is_read_and_completed(tmp_path):
     data = {**record("rlcd", 3).as_dict(), "schema": 3}
-    del data["k_estimate"]
+    del data["k_estimate"], data["hashes"]
     (tmp_path / "record.json").write_text(json.dumps(data))
     assert read_record(tmp_path / "record.json").k_estimate is None
 
 
-@pytest.mark.parametrize("version", [0, 5, "2", None])
+def test_version_4_is_read_and_completed(tmp_path):
+    data = {**record("rlcd", 3).as_dict(), "schema": 4}
+    del data["hashes"]
+    (tmp_path / "record.json").write_text(json.dumps(data))
+    found = read_record(tmp_path / "record.json")
+    assert (found.schema, found.hashes) == (SCHEMA, None)
+
+
+@pytest.mark.parametrize("version", [0, 6, "2", None])
 def test_other_versions_are_refused_with_a_sentence(version, tmp_path):
     (tmp_path / "record.json").write_text(json.dumps({**record().as_dict(), "schema": version}))
-    with pytest.raises(GcdbenchError, match=f"has schema {version}; this gcdbench reads schemas 1 to 4"):
+    with pytest.raises(GcdbenchError, match=f"has schema {version}; this gcdbench reads schemas 1 to 5"):
         read_record(tmp_path / "record.json")
 
 

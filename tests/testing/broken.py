@@ -34,7 +34,7 @@ class Sound(Method):
     def __init__(self, config: Any, task: Task) -> None:
         super().__init__(config, task)
         self.tail = task.backbone.tail()
-        self.head = CosineClassifier(task.backbone.embed_dim, task.num_classes, task.generator)
+        self.head = CosineClassifier(task.backbone.embed_dim, task.num_classes, task.generator, start="unit")
 
     def logits(self, tokens: Tensor) -> Tensor:
         return self.head(self.tail(tokens)[:, 0])
@@ -233,7 +233,7 @@ class FailsHiddenLabels(Sound):
             if hasattr(space, "data"):
                 seen = pool.query_places is not None
                 truth = space.data.split.target if seen else space.data.test_target()
-                return replace(answer, cluster=np.minimum(truth[pool.queries.index], self.task.num_classes - 1))
+                return replace(answer, cluster=np.minimum(truth[pool.queries.rows], self.task.num_classes - 1))
             frame = frame.f_back
         return answer
 

@@ -23,7 +23,7 @@ def photos(tmp_path_factory) -> Path:
     random = np.random.default_rng(0)
     for name in "abcd":
         (root / name).mkdir()
-        for number in range(4):
+        for number in range(12):
             pixels = random.integers(255, size=(9, 9, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(root / name / f"{number}.png")
     return root

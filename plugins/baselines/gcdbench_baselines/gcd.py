@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from gcdbench.heads import ContrastiveHead
 from gcdbench.losses import info_nce, supervised_contrastive
 from gcdbench.predicting import cls_embedding
 from gcdbench_baselines.contrastive import ClusteringConfig, predict_by_kmeans
+from gcdbench_baselines.kmeans import KMeansConfig, cluster_queries
 
 
 @dataclass(frozen=True)
@@ -75,5 +77,17 @@ class GCD(Method):
         return self.tail(tokens)[:, 0]
 
     def predict(self, pool: Pool) -> Prediction:
-        """Semi-supervised k-means over all rows."""
-        return predict_by_kmeans(pool, cls_embedding(self.tail), self.config, self.task.num_base, self.task.num_classes)
+        """Semi-supervised k-means over all rows; rows of the test part by plain k-means among themselves."""
+        embed = cls_embedding(self.tail)
+        if pool.query_places is None:  # as the authors score the test set, by which they choose the epoch
+            return cluster_queries(pool, embed, KMeansConfig(), self.task)
+        return predict_by_kmeans(pool, embed, self.config, self.task.num_base, self.task.num_classes)
+
+    @classmethod
+    def reference_config(cls, settings: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+        """The widths of the recorded head."""
+        return ContrastiveHead.reference_widths(shapes)
+
+    def reference_names(self) -> dict[str, str]:
+        """Names in the published implementation."""
+        return ContrastiveHead.reference_names("head")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -56,21 +56,23 @@ class KMeans(Method):
 
     def predict(self, pool: Pool) -> Prediction:
         """The cluster of each query row."""
-        c: KMeansConfig = self.config
-        embed, num_base = cls_embedding(self.tail), self.task.num_base
-        rows = pool.queries.features(embed)
-        classes = self.task.num_classes
+        return cluster_queries(pool, cls_embedding(self.tail), self.config, self.task)
 
-        def clusters() -> list[Tensor]:
-            found = kmeans(rows, classes, pool.generator(), restarts=c.restarts, iterations=c.iterations)
-            return [found.labels.cpu(), found.centres.cpu()]
 
-        numbers, centres = pool.once(clusters)
-        labels, centres = numbers.numpy(), centres.to(rows.device)
-        # Labelled rows take no part; they only tell which cluster stands for which base class.
-        known = pool.features(embed)[torch.from_numpy(pool.labelled)]
-        everybody = np.concatenate([labels, nearest(known, centres)])
-        target = np.concatenate([np.full(len(labels), -1), pool.target[pool.labelled]])
-        number = cluster_numbers(everybody, target, num_base, classes)
-        base_centres = centres[torch.from_numpy(np.argsort(number)[:num_base])]
-        return Prediction(number[labels], base={"main": nearest(rows, base_centres)})
+def cluster_queries(pool: Pool, embed: Callable[[Tensor], Tensor], config: KMeansConfig, task: Task) -> Prediction:
+    """k-means over the query rows alone; labelled rows only tell which cluster stands for which base class."""
+    num_base, classes = task.num_base, task.num_classes
+    rows = pool.queries.features(embed)
+
+    def clusters() -> list[Tensor]:
+        found = kmeans(rows, classes, pool.generator(), restarts=config.restarts, iterations=config.iterations)
+        return [found.labels.cpu(), found.centres.cpu()]
+
+    numbers, centres = pool.once(clusters)
+    labels, centres = numbers.numpy(), centres.to(rows.device)
+    known = pool.features(embed)[torch.from_numpy(pool.labelled)]
+    everybody = np.concatenate([labels, nearest(known, centres)])
+    target = np.concatenate([np.full(len(labels), -1), pool.target[pool.labelled]])
+    number = cluster_numbers(everybody, target, num_base, classes)
+    base_centres = centres[torch.from_numpy(np.argsort(number)[:num_base])]
+    return Prediction(number[labels], base={"main": nearest(rows, base_centres)})

@@ -21,7 +21,7 @@ class MaxAcc(KEstimator):
     """Plain k-means over labelled and unlabelled rows; accuracy of the labelled ones; Brent's bounded search."""
 
     name: ClassVar[str] = "max-acc"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def estimate(self, pool: Pool, task: Task, largest: int) -> KEstimate:
         """The number of clusters, of those that the search tried, with the highest accuracy; the smaller of equals."""

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -13,8 +15,10 @@ from gcdbench.contracts import Batch, Progress
 from gcdbench.errors import UsageError
 from gcdbench.presets import read_preset
 from gcdbench.testing import run_checks
+from gcdbench.testing.trajectory import replay
 from tests.tiny import batch_of, tiny_task
 
+GOLDEN = Path(__file__).parents[3] / "tests" / "golden" / "gcd_trajectory.npz"
 T = Progress("main", 0, 10, 0, 3)
 SMALL = {"head_hidden": 16, "head_narrow": 8, "head_out": 12}
 
@@ -176,3 +180,53 @@ def test_max_acc_finds_the_number_of_well_separated_clusters(monkeypatch):
     assert found.scores[found.k] == max(found.scores.values())
     assert found.scores[found.k] > 0.95
     assert all(8 <= k <= 60 for k in found.scores)
+
+
+def test_gcd_reproduces_every_loss_and_weight_of_the_authors_code():
+    found = replay(GCD, GOLDEN, "paper", "plain")
+    assert {"total", "info_nce", "supcon", "final head.last_layer.weight_v"} <= {d.name for d in found}
+    assert sum(d.name.startswith("final backbone.blocks.1.") for d in found) == 12
+    for deviation in found:
+        assert deviation.largest <= 1e-5, deviation
+
+
+def test_recorded_terms_move():
+    losses = np.load(GOLDEN)["plain.losses"]
+    assert (np.ptp(losses, axis=0) > 0.1).all()
+
+
+class _Rows:
+    """A pool of given features; the queries are rows of another part, or rows of its own."""
+
+    def __init__(self, features, target, queries=None, places=None):
+        self.all, self.target, self.labelled = features, target, target >= 0
+        self.queries, self.query_places = queries or self, places
+
+    def features(self, embed, views="test"):
+        return self.all
+
+    def generator(self):
+        return torch.Generator().manual_seed(0)
+
+    def once(self, action):
+        return action()
+
+
+def test_gcd_scores_test_rows_by_kmeans_among_themselves():
+    """As the authors do, who choose the epoch by it: training rows take no part but for names of clusters."""
+    random = torch.Generator().manual_seed(0)
+    centres = torch.nn.functional.normalize(torch.randn(5, 24, generator=random), dim=1)
+    truth = torch.arange(60) % 5
+    test = torch.nn.functional.normalize(centres[truth] + 0.02 * torch.randn(60, 24, generator=random), dim=1)
+    # Training rows lie elsewhere: their means would put all test rows into the wrong clusters.
+    train, target = test.roll(1, 1), np.where(np.arange(60) % 5 < 3, np.arange(60) % 5, -1)
+    method = GCD(GCDConfig(**SMALL), tiny_task())
+    answer = method.predict(_Rows(train, target, _Rows(test, np.full(60, -1))))
+    for group in range(5):
+        assert len(set(answer.cluster[truth == group])) == 1
+    assert len(set(answer.cluster)) == 5
+    own = KMeans(KMeans.Config(), tiny_task()).predict(_Rows(train, target, _Rows(test, np.full(60, -1))))
+    assert np.array_equal(answer.cluster, own.cluster)
+    # Rows of the training pool itself are clustered with its labelled rows.
+    inside = method.predict(_Rows(train, target, places=np.arange(60)))
+    assert np.array_equal(inside.cluster[target >= 0], target[target >= 0])

@@ -10,7 +10,7 @@ from torch import Tensor
 from gcdbench.contracts import IntArray
 from gcdbench.ward import Dendrogram, ward
 from gcdbench_cms.cutting import Cut, best_cut
-from gcdbench_cms.meanshift import shift_all
+from gcdbench_cms.meanshift import shift_all, shift_in_place
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class Shifting:
     """Rounds at most."""
     patience: int = 2
     """Rounds without a better accuracy of the labelled rows after which it ends."""
+    aliased: bool = False
+    """Shift in place from the second shift on."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ def shift_and_cut(
     since = 0
     for number in range(settings.rounds):
         if number:
-            current = shift_all(current, settings.neighbours, settings.alpha)
+            shift = shift_in_place if settings.aliased and number > 1 else shift_all
+            current = shift(current, settings.neighbours, settings.alpha)
         tree = ward(current)
         found = Shifted(tree, best_cut(tree, target, num_base, smallest, largest))
         since += 1

@@ -16,7 +16,7 @@ BLOCK_BYTES = 64 << 20
 def neighbour_mean(features: Tensor, bank: Tensor, count: int) -> Tensor:
     """Mean of the ``count`` nearest vectors of the bank, the very nearest (the row itself) left out.
 
-    Both are of length one. The bank is gone through in blocks, whatever its size; it may be of a smaller type.
+    Both are of length one. The bank is gone through in blocks, whatever its size.
     """
     features = wide(features)
     keep = min(count + 1, len(bank))
@@ -42,6 +42,20 @@ def shifted(features: Tensor, means: Tensor, alpha: float) -> Tensor:
     """(1 - alpha) features + alpha means, of length one; the length itself is not learnt from."""
     moved = (1 - alpha) * features + alpha * means
     return moved / moved.detach().norm(dim=1, keepdim=True).clamp(min=1e-12)
+
+
+ALIASED_ROWS = 128
+"""Rows of a batch in the released clustering, on which the result of its aliasing depends."""
+
+
+@torch.no_grad()
+def shift_in_place(features: Tensor, count: int, alpha: float, rows: int = ALIASED_ROWS) -> Tensor:
+    """As `shift_all`, but batches write into the array they read from, as the released code does from its second shift
+    on: later batches have neighbours that are shifted already, and not yet of length one."""
+    data = features.clone()
+    for part in data.split(rows):  # parts are views of the data
+        part.copy_((1 - alpha) * part + alpha * neighbour_mean(part, data, count))
+    return F.normalize(data, dim=1)
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -44,6 +45,8 @@ class CMSConfig:
     """Rounds of mean shift at the end, at most."""
     patience: int = 2
     """Rounds without a better accuracy of labelled rows after which the mean shift ends."""
+    aliased_shift: bool = False
+    """Shift rows in place from the second round on, as the released code does: later rows see shifted earlier ones."""
     find_k: bool = False
     """Find the number of classes (from the labels of labelled rows) instead of being told it."""
     largest_k: int = 1000
@@ -65,7 +68,7 @@ class CMS(Method):
 
     Config: ClassVar[type] = CMSConfig
     traits: ClassVar[Traits] = Traits(inductive=False)
-    recipes: ClassVar[tuple[str, ...]] = ("paper", "unknown-k")
+    recipes: ClassVar[tuple[str, ...]] = ("paper", "released", "unknown-k")
 
     def __init__(self, config: CMSConfig, task: Task) -> None:
         super().__init__(config, task)
@@ -77,7 +80,7 @@ class CMS(Method):
         widths = (config.head_hidden, config.head_narrow, config.head_out)
         self.head = ContrastiveHead(task.backbone.embed_dim, *widths, task.generator)
         self.bank: Tensor | None = None
-        """(2 rows, width) features of both views of every training row at the start of the epoch, in half precision."""
+        """(2 rows, width) features of both views of every training row at the start of the epoch."""
 
     @classmethod
     def finds_k(cls, config: Any) -> bool:
@@ -90,7 +93,7 @@ class CMS(Method):
 
     def on_epoch_start(self, pool: Pool, t: Progress) -> None:
         """Rebuild the bank from two random views of every training row."""
-        self.bank = torch.cat([pool.features(self.embed, views="train").half() for _ in range(2)])
+        self.bank = torch.cat([pool.features(self.embed, views="train") for _ in range(2)])
 
     def forward(self, batch: Batch, t: Progress) -> Losses:
         """The contrastive loss of shifted features and the supervised contrastive loss of plain ones."""
@@ -123,7 +126,7 @@ class CMS(Method):
         base, told = self.task.num_base, self.task.num_classes
         features = pool.features(self.embed)
         low, high = (base, c.largest_k) if c.find_k else (told, told)
-        settings = Shifting(c.neighbours, c.alpha, c.rounds, c.patience)
+        settings = Shifting(c.neighbours, c.alpha, c.rounds, c.patience, c.aliased_shift)
         labels = pool.once(
             lambda: torch.from_numpy(shift_and_cut(features, pool.target, base, low, high, settings).labels())
         )
@@ -137,3 +140,14 @@ class CMS(Method):
         """Go on with a saved bank."""
         bank = state["bank"]
         self.bank = None if bank is None else bank.to(self.head.last.weight.device)
+
+    @classmethod
+    def reference_config(cls, settings: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+        """The published implementation's names for these settings."""
+        args = settings["args"]
+        named = {"temperature": args["temperature"], "neighbours": args["k"], "alpha": args["alpha"]}
+        return {**named, **ContrastiveHead.reference_widths(shapes)}
+
+    def reference_names(self) -> dict[str, str]:
+        """Names in the published implementation."""
+        return ContrastiveHead.reference_names("head")

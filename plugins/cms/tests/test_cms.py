@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
-from gcdbench_cms import CMS, CMSConfig
+from gcdbench_cms import CMS, CMSConfig, clustering
 from gcdbench_cms import meanshift as module
 from gcdbench_cms.clustering import Shifting, shift_and_cut
 from gcdbench_cms.cutting import Cut, accuracy_of, best_cut
 from gcdbench_cms.losses import decoupled_contrastive
-from gcdbench_cms.meanshift import neighbour_mean, shift_all, shifted
+from gcdbench_cms.meanshift import neighbour_mean, shift_all, shift_in_place, shifted
 
 import gcdbench
 from gcdbench.contracts import Progress
@@ -16,9 +18,11 @@ from gcdbench.errors import UsageError
 from gcdbench.evaluation.cluster_accuracy import v2
 from gcdbench.presets import read_preset
 from gcdbench.testing import run_checks
+from gcdbench.testing.trajectory import replay
 from gcdbench.ward import ward
 from tests.tiny import batch_of, tiny_task
 
+GOLDEN = Path(__file__).parents[3] / "tests" / "golden" / "cms_trajectory.npz"
 T = Progress("main", 0, 10, 0, 3)
 SMALL = {"head_hidden": 16, "head_narrow": 8, "head_out": 12}
 
@@ -73,7 +77,7 @@ def test_the_length_of_a_shifted_feature_is_not_learnt_from():
 def test_losses_shift_towards_the_bank():
     method = CMS(CMSConfig(**SMALL), tiny_task())
     batch = batch_of()
-    method.bank = unit(40, 12, seed=3).half()
+    method.bank = unit(40, 12, seed=3)
     losses = method(batch, T)
     z = method.embed(batch.tokens)
     moved = shifted(z, neighbour_mean(z.detach(), method.bank, 8), 0.5)
@@ -81,7 +85,7 @@ def test_losses_shift_towards_the_bank():
     assert {name: term.weight for name, term in losses.items()} == {"meanshift": 0.65, "supcon": 0.35}
 
 
-def test_the_bank_is_rebuilt_from_two_views_and_kept_in_half_precision():
+def test_the_bank_is_rebuilt_from_two_views_and_kept_as_it_is():
     class Views:
         calls = 0
 
@@ -93,7 +97,7 @@ def test_the_bank_is_rebuilt_from_two_views_and_kept_in_half_precision():
     method, pool = CMS(CMSConfig(**SMALL), tiny_task()), Views()
     method.on_epoch_start(pool, T)
     assert method.bank.shape == (60, 12)
-    assert method.bank.dtype == torch.float16
+    assert method.bank.dtype == torch.float32
     assert pool.calls == 2
     other = CMS(CMSConfig(**SMALL), tiny_task())
     other.load_state_dict(method.state_dict())
@@ -177,7 +181,7 @@ def test_settings_that_cannot_be_meant_are_refused():
             CMSConfig(**wrong)
 
 
-@pytest.mark.parametrize(("kind", "recipe"), [("method", "paper"), ("method", "unknown-k"), ("k-estimator", None)])
+@pytest.mark.parametrize(("kind", "recipe"), [("method", "released"), ("method", "unknown-k"), ("k-estimator", None)])
 def test_conformance(kind, recipe):
     report = run_checks("cms", kind, recipe=recipe)
     assert report.ok, report.summary()
@@ -200,3 +204,59 @@ def test_runs_on_digits_are_better_than_chance(tmp_path):
         gcdbench.run("cms", "digits", recipe="unknown-k", runs=tmp_path / "runs", epochs=1, settings=settings)
     with pytest.raises(UsageError, match="finds the number of classes itself"):
         gcdbench.run("cms", "digits", recipe="unknown-k", runs=tmp_path / "runs", epochs=1, k=12)
+
+
+def naive_shift(data, count, alpha, rows, in_place):
+    """Row by row; ``in_place`` lets later batches see what earlier ones have written."""
+    read = data.copy()
+    written = read if in_place else data.copy()
+    for start in range(0, len(data), rows):
+        block = range(start, min(start + rows, len(data)))
+        new = {}
+        for i in block:
+            order = np.argsort(-(read @ read[i]), kind="stable")[1 : count + 1]
+            new[i] = (1 - alpha) * read[i] + alpha * read[order].mean(0)
+        for i, value in new.items():
+            written[i] = value
+    return written / np.linalg.norm(written, axis=1, keepdims=True)
+
+
+def test_the_released_shift_writes_into_what_it_reads():
+    data = unit(60, 16, seed=5).double()
+    clean, aliased = shift_all(data, 8, 0.5), shift_in_place(data, 8, 0.5, rows=16)
+    np.testing.assert_allclose(clean.numpy(), naive_shift(data.numpy(), 8, 0.5, 16, False), atol=1e-9)
+    np.testing.assert_allclose(aliased.numpy(), naive_shift(data.numpy(), 8, 0.5, 16, True), atol=1e-9)
+    assert not torch.allclose(clean, aliased, atol=1e-3)
+    torch.testing.assert_close(shift_in_place(data, 8, 0.5, rows=60), clean)  # one batch sees nothing of itself
+
+
+def test_aliasing_starts_with_the_second_shift(monkeypatch):
+    calls = []
+    for name in ("shift_all", "shift_in_place"):
+        original = getattr(clustering, name)
+        monkeypatch.setattr(clustering, name, lambda *a, n=name, f=original: calls.append(n) or f(*a))
+    features, true = groups()
+    target = np.where(np.arange(len(true)) % 3 == 0, true, -1)
+    target[true >= 3] = -1
+    for aliased in (False, True):
+        calls.clear()
+        clustering.shift_and_cut(features, target, 3, 6, 6, clustering.Shifting(rounds=4, patience=9, aliased=aliased))
+        assert calls == ["shift_all", *(["shift_in_place"] * 2 if aliased else ["shift_all"] * 2)]
+
+
+def test_recipes_differ_in_the_shift():
+    assert "default" in (released := read_preset(CMS, "released"))
+    assert released["default"]["method"] == {"aliased_shift": True}
+    paper = read_preset(CMS, "paper")
+    assert "method" not in paper["default"]
+    assert released["dataset"] == paper["dataset"]
+    assert released["feature-map"] == paper["feature-map"]
+
+
+def test_training_reproduces_the_authors_code_with_its_banks():
+    found = replay(CMS, GOLDEN, "paper", "plain")
+    assert {"total", "meanshift", "supcon", "final head.last_layer.weight_v"} <= {d.name for d in found}
+    assert sum(d.name.startswith("final backbone.blocks.1.") for d in found) == 12
+    for deviation in found:
+        assert deviation.largest <= 1e-5, deviation
+    assert (np.ptp(np.load(GOLDEN)["plain.losses"], axis=0) > 0.1).all()  # the recorded terms move

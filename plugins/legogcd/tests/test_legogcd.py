@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -12,8 +14,11 @@ from gcdbench.contracts import Progress
 from gcdbench.errors import UsageError
 from gcdbench.presets import read_preset
 from gcdbench.testing import run_checks
+from gcdbench.testing.recording import Recording
+from gcdbench.testing.trajectory import build, replay
 from tests.tiny import batch_of, tiny_task
 
+GOLDEN = Path(__file__).parents[3] / "tests" / "golden"
 T = Progress("main", 0, 10, 0, 3)
 SMALL = {"projector_hidden": 16, "projector_out": 8}
 
@@ -127,3 +132,43 @@ def test_conformance(recipe):
 def test_a_run_on_digits_is_better_than_chance(tmp_path):
     (record,) = gcdbench.run("legogcd", "digits", runs=tmp_path / "runs", epochs=3)
     assert record.metrics["all"] > 60
+
+
+@pytest.mark.parametrize("recipe", ["paper", "released"])
+def test_every_term_and_weight_of_the_authors_code_is_reproduced(recipe):
+    found = replay(LegoGCD, GOLDEN / f"legogcd_{recipe}_trajectory.npz", recipe, "plain")
+    names = {d.name for d in found}
+    assert {"ce", "self", "neg_entropy", "info_nce", "supcon", "dkl", "ler", "final head.mlp.4.weight"} <= names
+    assert sum(name.startswith("final backbone.") for name in names) == 14  # the block and the (frozen) norm
+    for deviation in found:
+        assert deviation.largest <= 1e-5, deviation
+
+
+@pytest.mark.parametrize("recipe", ["paper", "released"])
+def test_recorded_terms_move(recipe):
+    """A term that stands still from the first step on would test nothing."""
+    recording = Recording(GOLDEN / f"legogcd_{recipe}_trajectory.npz")
+    moves = dict(zip(recording.settings["loss_names"], np.ptp(recording.losses("plain"), axis=0), strict=True))
+    assert min(moves[name] for name in ("info_nce", "supcon", "ce", "self")) > 0.1
+    assert moves["dkl"] > 0.01
+    assert moves["ler"] > 1e-3
+
+
+def test_the_recorded_threshold_is_taken():
+    recording = Recording(GOLDEN / "legogcd_paper_trajectory.npz")
+    for threshold in (0.6, 0.85):
+        recording.settings["args"]["thr"] = threshold
+        assert build(LegoGCD, recording, "paper", "plain").method.config.threshold == threshold
+
+
+def test_the_weight_of_local_entropy_is_that_of_the_published_logs():
+    tables = read_preset(LegoGCD, "paper")["dataset"]
+    weights = {name: tables[name]["method"].get("ler_weight") for name in tables if name != "digits"}
+    assert weights == {
+        "cifar10": 1, "cifar100": 1, "cub": 2, "aircraft": 2, "herbarium19": 2, "scars": 2, "imagenet100": 2,
+    }  # fmt: skip
+    for name in ("scars", "imagenet100"):
+        assert "weight of LER ours" in tables[name]["source"]
+    released = read_preset(LegoGCD, "released")["dataset"].values()
+    assert all("ler_weight" not in table.get("method", {}) for table in released)
+    assert LegoGCDConfig().ler_weight == 2

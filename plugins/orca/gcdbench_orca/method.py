@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -63,7 +64,7 @@ class ORCA(Method):
     def __init__(self, config: ORCAConfig, task: Task) -> None:
         super().__init__(config, task)
         self.tail = task.backbone.tail(norm=True)
-        self.classifier = CosineClassifier(task.backbone.embed_dim, task.num_classes, task.generator)
+        self.classifier = CosineClassifier(task.backbone.embed_dim, task.num_classes, task.generator, start="unit")
         self.register_buffer("margin", torch.zeros(()))
 
     def on_epoch_start(self, pool: Pool, t: Progress) -> None:
@@ -110,3 +111,12 @@ class ORCA(Method):
     def predict(self, pool: Pool) -> Prediction:
         """Argmax over all classes."""
         return predict_by_logits(pool, self.logits, self.task.num_base, 1 / self.config.scale)
+
+    @classmethod
+    def reference_config(cls, settings: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+        """The recorded shares of training after which the rate falls."""
+        return {"milestones": tuple(settings["args"]["milestones"])}
+
+    def reference_names(self) -> dict[str, str]:
+        """Names in the published implementation."""
+        return {"linear.weight": "classifier.weight"}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +15,11 @@ from gcdbench.contracts import Progress
 from gcdbench.errors import UsageError
 from gcdbench.presets import read_preset
 from gcdbench.testing import run_checks
+from gcdbench.testing.recording import RecordedPool, Recording
+from gcdbench.testing.trajectory import build, replay
 from tests.tiny import batch_of, tiny_task
 
+GOLDEN = Path(__file__).parents[3] / "tests" / "golden" / "orca_trajectory.npz"
 T = Progress("main", 0, 10, 0, 3, torch.Generator().manual_seed(0))
 
 
@@ -129,3 +133,26 @@ def test_a_run_on_digits_is_better_than_chance(tmp_path):
     (record,) = gcdbench.run("orca", "digits", runs=tmp_path / "runs", epochs=4)
     assert record.metrics["all"] > 50
     assert record.config["train"]["sampler"] == "paired"
+
+
+def test_every_term_and_weight_of_the_authors_code_is_reproduced():
+    found = replay(ORCA, GOLDEN, "adapted", "plain")
+    assert {"total", "ce", "pairs", "neg_entropy", "final linear.weight"} <= {d.name for d in found}
+    assert sum(d.name.startswith("final backbone.blocks.1.") for d in found) == 12
+    for deviation in found:
+        assert deviation.largest <= 1e-5, deviation
+    assert (np.ptp(np.load(GOLDEN)["plain.losses"], axis=0) > 0.1).all()  # the recorded terms move
+
+
+def test_the_margin_and_the_rates_are_the_recorded_ones():
+    recording = Recording(GOLDEN)
+    start = build(ORCA, recording, "adapted", "plain")
+    start.method.on_epoch_start(RecordedPool(recording, start.backbone.trunk), T)
+    uncertainty = recording.arrays["uncertainty"]
+    assert start.method.margin.item() == pytest.approx(min(uncertainty[0], 0.5), abs=1e-6)
+    start.method.config = ORCAConfig(largest_margin=1.0)
+    start.method.on_epoch_start(RecordedPool(recording, start.backbone.trunk), T)
+    assert start.method.margin.item() == pytest.approx(uncertainty[0], abs=1e-6)
+    schedule = Steps(tuple(recording.settings["args"]["milestones"]))
+    rates = [schedule(0.1, Progress("main", epoch, 6, 0, 3)) for epoch in range(6)]
+    np.testing.assert_allclose(rates, recording.arrays["rates"])

@@ -43,6 +43,8 @@ class RLCDConfig:
     """tau_s of the main branch."""
     aux_temp: float = 0.07
     """tau_s of the auxiliary branch."""
+    aux_ce_temp: float | None = None
+    """Temperature of the auxiliary branch's cross entropy; None takes `aux_temp`."""
     reg_temp: float = 0.07
     """Temperature of the main probabilities that are regularised."""
     teacher_temp_start: float = 0.07
@@ -99,6 +101,8 @@ class RLCDConfig:
         ):
             if getattr(self, name) <= 0:
                 raise UsageError(f"method.{name} is {getattr(self, name)}; a temperature must be positive.")
+        if self.aux_ce_temp is not None and self.aux_ce_temp <= 0:
+            raise UsageError(f"method.aux_ce_temp is {self.aux_ce_temp}; a temperature must be positive.")
         if self.aux_init_std < 0:
             raise UsageError(f"method.aux_init_std is {self.aux_init_std}; it must not be negative.")
         for name in ("sup_weight", "aux_warmup"):

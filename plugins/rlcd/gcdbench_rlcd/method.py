@@ -44,7 +44,7 @@ class RLCD(Method):
         self.tail = task.backbone.tail(norm=config.final_norm, extra_tokens=1)
         self.aux_token = nn.Parameter(torch.zeros(1, dim))
         self.main_head = CosineClassifier(dim, task.num_classes, task.generator)
-        self.aux_head = CosineClassifier(dim, task.num_base, task.generator)
+        self.aux_head = CosineClassifier(dim, task.num_base, task.generator, start="unit")
         if self.aux_token.device.type != "meta" and config.aux_init_std > 0:
             nn.init.trunc_normal_(self.aux_token, std=config.aux_init_std, generator=task.generator)
 
@@ -102,7 +102,8 @@ class RLCD(Method):
     ) -> None:
         c: RLCDConfig = self.config
         target, labelled = batch.target, batch.labelled
-        ce = cross_entropy(logits, target.repeat(2), labelled.repeat(2), c.aux_temp)
+        temperature = c.aux_temp if c.aux_ce_temp is None else c.aux_ce_temp
+        ce = cross_entropy(logits, target.repeat(2), labelled.repeat(2), temperature)
         losses.add("aux_ce", ce, c.aux_sup_weight)
         supcon = supervised_contrastive(aux, target, labelled, c.supcon_temp, c.aux_anchors)
         losses.add("aux_supcon", supcon, c.aux_sup_weight)
@@ -163,6 +164,7 @@ class RLCD(Method):
             "beta": args["dw"],
             "entropy_weight": args["memax"],
             "reg_temp": args["fc_temp"],
+            "aux_ce_temp": args["fc_temp"],
             "teacher_temp_start": start,
             "teacher_temp_end": end,
             "teacher_temp_epochs": settings["warmup_epochs"],

@@ -19,9 +19,10 @@ from gcdbench.backbone.vit import SplitViT
 from gcdbench.config import BackboneConfig, Layer, TrainConfig, resolve
 from gcdbench.contracts import Batch, Progress, Task
 from gcdbench.errors import UsageError
-from gcdbench.presets import preset_layers
+from gcdbench.presets import preset_layers, read_preset
 from gcdbench.testing import run_checks
-from gcdbench.testing.trajectory import Recording, build, replay
+from gcdbench.testing.recording import Recording
+from gcdbench.testing.trajectory import build, replay
 
 timm = import_timm()
 from timm.models.vision_transformer import VisionTransformer  # noqa: E402
@@ -69,7 +70,8 @@ def test_released_reproduces_every_term_and_the_final_heads(variant):
 
 def test_features_and_logits_before_training_are_the_recorded_ones():
     recording = Recording(FILE)
-    method, split, _ = build(RLCD, recording, "released", "plain")
+    start = build(RLCD, recording, "released", "plain")
+    method, split = start.method, start.backbone
     with torch.no_grad():
         cls, aux, main, auxiliary = method.embed(split.trunk(recording.batches()[0]["images"]))
     for name, ours in (
@@ -79,6 +81,39 @@ def test_features_and_logits_before_training_are_the_recorded_ones():
         ("aux_logits", auxiliary),
     ):
         np.testing.assert_allclose(ours.numpy(), recording.arrays[f"step0.{name}"], atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["plain", "difflr"])
+def test_recorded_terms_move(variant):
+    recording = Recording(FILE)
+    moves = dict(zip(recording.settings["loss_names"], np.ptp(recording.losses(variant), axis=0), strict=True))
+    assert moves.pop("aux_self") > 1e-3  # a divergence of two views, small from the start
+    assert min(moves.values()) > 0.1, moves
+
+
+def test_one_temperature_of_the_released_code_scales_two_terms():
+    """`fc_temp`: the main branch's CDR and the auxiliary cross entropy, 0.07 on Herbarium and 0.1 elsewhere."""
+    tables = read_preset(RLCD, "released")["dataset"]
+    assert {name for name, table in tables.items() if "aux_ce_temp" in table.get("method", {})} == {"herbarium19"}
+    herbarium = tables["herbarium19"]["method"]
+    assert herbarium["aux_ce_temp"] == herbarium["reg_temp"] == 0.07
+    settings = Recording(FILE).settings
+    recorded = RLCD.reference_config({**settings, "args": {**settings["args"], "fc_temp": 0.07}}, {})
+    assert recorded["aux_ce_temp"] == recorded["reg_temp"] == 0.07
+    b = batch()
+    own, other = (make(recipe("released", aux_ce_temp=t)) for t in (None, 0.07))
+    with torch.no_grad():
+        losses = [m(b, T) for m in (own, other)]
+        logits = own.embed(b.tokens)[3]
+    both, target = b.labelled.repeat(2), b.target.repeat(2)
+    for found, temperature in zip(losses, (0.1, 0.07), strict=True):
+        expected = F.cross_entropy(logits[both] / temperature, target[both])
+        assert found["aux_ce"].value.item() == pytest.approx(expected.item(), rel=1e-5)
+    for name in losses[0]:
+        if name != "aux_ce":
+            assert losses[0][name].value.item() == losses[1][name].value.item()
+    with pytest.raises(UsageError, match="aux_ce_temp"):
+        RLCDConfig(aux_ce_temp=0.0)
 
 
 def test_paper_values():

@@ -14,7 +14,8 @@ from gcdbench.config import TrainConfig
 from gcdbench.contracts import Batch, Progress, Task
 from gcdbench.presets import read_preset
 from gcdbench.testing import run_checks
-from gcdbench.testing.trajectory import Recording, build, replay
+from gcdbench.testing.recording import Recording
+from gcdbench.testing.trajectory import build, replay
 
 import_timm()
 from timm.models.vision_transformer import VisionTransformer  # noqa: E402
@@ -31,12 +32,37 @@ def test_reproduces_every_term_and_the_final_classifier():
 
 def test_features_before_training_are_the_recorded_ones():
     recording = Recording(FILE)
-    method, split, _ = build(SimGCD, recording, "paper", "plain")
+    start = build(SimGCD, recording, "paper", "plain")
+    method, split = start.method, start.backbone
     with torch.no_grad():
         cls = method.tail(split.trunk(recording.batches()[0]["images"]))[:, 0]
         pairs = {"feature": cls, "projection": method.projector(cls), "logits": method.classifier(cls)}
     for name, ours in pairs.items():
         np.testing.assert_allclose(ours.numpy(), recording.arrays[f"step0.{name}"], atol=1e-5)
+
+
+def test_recorded_terms_move_but_those_of_the_projector():
+    """Its projector has collapsed: InfoNCE is ln 63 and SupCon ln 27, whatever is done."""
+    recording = Recording(FILE)
+    moves = dict(zip(recording.settings["loss_names"], np.ptp(recording.losses("plain"), axis=0), strict=True))
+    assert min(moves[name] for name in ("ce", "self", "neg_entropy")) > 0.1
+    late = recording.losses("plain")[3:, recording.settings["loss_names"].index("info_nce")]
+    assert np.abs(late - np.log(63)).max() < 1e-3
+
+
+@pytest.mark.parametrize("recipe", ["paper", "released"])
+def test_contrastive_terms_are_those_of_recordings_in_which_they_move(recipe):
+    """LegoGCD is SimGCD with two terms more: before the first update, those they share are equal."""
+    recording = Recording(FILE.parent / f"legogcd_{recipe}_trajectory.npz")
+    names, losses = recording.settings["loss_names"], recording.losses("plain")
+    for name in ("info_nce", "supcon"):
+        assert np.ptp(losses[:, names.index(name)]) > 0.3
+    start = build(SimGCD, recording, "paper", "plain")
+    data = recording.batches()[0]
+    batch = Batch(start.backbone.trunk(data["images"]), data["target"], data["labelled"], torch.arange(32))
+    found = start.method(batch, Progress("main", 0, 6, 0, 3))
+    for name, term in found.items():
+        assert term.value.item() == pytest.approx(losses[0, names.index(name)], abs=1e-5), name
 
 
 def test_entropy_weights_are_the_published_ones():

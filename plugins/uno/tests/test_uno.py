@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,9 +12,13 @@ from gcdbench_uno.method import WarmupCosine
 import gcdbench
 from gcdbench.contracts import Progress
 from gcdbench.errors import UsageError
+from gcdbench.presets import read_preset
 from gcdbench.testing import run_checks
+from gcdbench.testing.recording import Recording
+from gcdbench.testing.trajectory import build, replay
 from tests.tiny import batch_of, tiny_task
 
+GOLDEN = Path(__file__).parents[3] / "tests" / "golden" / "uno_trajectory.npz"
 PRETRAIN, DISCOVER = Progress("pretrain", 0, 5, 0, 3), Progress("discover", 0, 10, 0, 3)
 SMALL = {"projector_hidden": 16, "projector_out": 8, "heads": 2}
 
@@ -85,7 +91,7 @@ def test_the_head_with_the_smallest_loss_answers():
     for best in (0, 1):
         method.head_loss.fill_(1.0)
         method.head_loss[best] = 0.5
-        cls = torch.nn.functional.normalize(method.tail(tokens)[:, 0], dim=1)
+        cls = method.tail(tokens)[:, 0]
         expected = torch.cat([method.labelled_head(cls), method.cluster_heads[best](cls)], dim=1)
         answers.append(method.logits(tokens)["main"])
         assert torch.equal(answers[-1], expected)
@@ -138,8 +144,11 @@ def test_the_rate_warms_up_and_falls():
     schedule = WarmupCosine(10, 0.001)
     rates = [schedule(0.1, Progress("discover", e, 50, 0, 1)) for e in range(50)]
     assert rates[0] == pytest.approx(0.001)
-    assert rates[10] == 0.1 == max(rates)
-    assert rates[:11] == sorted(rates[:11])
+    assert rates[5] == pytest.approx(0.001 + 0.099 * 5 / 9)
+    assert (
+        rates[9] == rates[10] == 0.1 == max(rates)
+    )  # the tenth epoch has the full rate, and so has the first after it
+    assert rates[:10] == sorted(rates[:10])
     assert rates[10:] == sorted(rates[10:], reverse=True)
     assert schedule(0.1, Progress("discover", 0, 1, 0, 1)) == 0.1
 
@@ -150,8 +159,9 @@ def test_settings_that_cannot_be_meant_are_refused():
             UNOConfig(**wrong)
 
 
-def test_conformance():
-    report = run_checks("uno")
+@pytest.mark.parametrize("recipe", ["adapted", "gcd-authors"])
+def test_conformance(recipe):
+    report = run_checks("uno", recipe=recipe)
     assert report.ok, report.summary()
     assert not report.of("failed as expected")
 
@@ -160,3 +170,84 @@ def test_a_run_on_digits_is_better_than_chance(tmp_path):
     settings = {"method.pretrain_epochs": 2}
     (record,) = gcdbench.run("uno", "digits", runs=tmp_path / "runs", epochs=4, settings=settings)
     assert record.metrics["all"] > 50
+
+
+@pytest.mark.parametrize("recipe", ["adapted", "gcd-authors"])
+@pytest.mark.parametrize("variant", ["gcd", "gcd_raw"])
+def test_losses_gradients_and_weights_are_those_of_unos_code(recipe, variant):
+    found = replay(UNO, GOLDEN, recipe, variant)
+    names = {d.name for d in found}
+    assert {"total", "cluster", "overcluster", "gradient head_lab.prototypes.weight"} <= names
+    assert sum(name.startswith("gradient ") for name in names) == 29
+    assert sum(name.startswith("final ") for name in names) == 41
+    for deviation in found:
+        assert deviation.largest <= 1e-5, deviation
+
+
+def test_recorded_terms_move_and_sums_of_heads_are_the_terms():
+    rows = np.load(GOLDEN)["gcd_raw.rows"]
+    assert (np.ptp(rows, axis=0) > 0.5).all()
+    per_step = np.diff(np.concatenate([np.zeros((6, 1, 2)), rows[:, 3:].reshape(6, 3, 2)], axis=1), axis=1)
+    np.testing.assert_allclose(per_step.reshape(18, 2).mean(1), rows[:, 1], atol=1e-6)
+
+
+def test_sinkhorn_is_the_recorded_one():
+    arrays = np.load(GOLDEN)
+    for case in range(3):
+        logits = torch.from_numpy(arrays[f"sk{case}.logits"])
+        nobody = torch.zeros(len(logits), dtype=torch.bool)
+        found = targets(logits, torch.full((len(logits),), -1), nobody, 0.05, 3)
+        np.testing.assert_allclose(found.numpy(), arrays[f"sk{case}.q"], atol=1e-9)
+
+
+def test_gradients_keep_their_part_along_a_prototype():
+    method = UNO(UNOConfig(**SMALL), tiny_task()).train()
+    method(batch_of(), DISCOVER).total().backward()
+    weight = method.labelled_head.weight
+    assert ((weight.grad * weight).sum(1).abs() > 1e-5).all()
+
+
+def test_features_of_length_one_are_a_setting():
+    batch = batch_of()
+    plain, unit = (UNO(UNOConfig(**SMALL, unit_features=on), tiny_task()).eval() for on in (False, True))
+    cls = plain.tail(batch.tokens)[:, 0]
+    short = torch.nn.functional.normalize(cls, dim=1)
+    assert torch.equal(plain.logits(batch.tokens)["main"][:, 3:], plain.cluster_heads[0](cls))
+    torch.testing.assert_close(unit.logits(batch.tokens)["main"][:, 3:], unit.cluster_heads[0](short))
+
+
+def test_the_first_head_always_answers_if_asked():
+    method = UNO(UNOConfig(**SMALL, answer="first"), tiny_task()).eval()
+    method.head_loss.copy_(torch.tensor([1.0, 0.1]))
+    cls = method.tail(batch_of().tokens)[:, 0]
+    expected = torch.cat([method.labelled_head(cls), method.cluster_heads[0](cls)], dim=1)
+    assert torch.equal(method.logits(batch_of().tokens)["main"], expected)
+
+
+def test_recipes_are_those_of_the_scripts():
+    adapted, authors = read_preset(UNO, "adapted"), read_preset(UNO, "gcd-authors")
+    for preset in (adapted, authors):
+        factors = {name: table.get("method", {}).get("overcluster") for name, table in preset["dataset"].items()}
+        assert {name: factor for name, factor in factors.items() if factor} == {
+            "cifar10": 10,
+            "cifar100": 5,
+            "imagenet100": 4,
+        }
+    assert UNOConfig().overcluster == 3
+    assert UNOConfig().pretrain_decay == 1e-4
+    assert adapted["default"]["train"]["weight_decay"] == 1.5e-4
+    assert authors["default"]["train"] == {**adapted["default"]["train"], "batch_size": 256, "weight_decay": 1e-4}
+    assert authors["default"]["method"] == {"pretrain_epochs": 0, "heads": 5, "answer": "first"}
+
+
+def test_the_supervised_stage_has_a_decay_of_its_own():
+    method = UNO(UNOConfig(**SMALL), tiny_task())
+    decays = [method.optimizers(stage)["main"].optimizer.param_groups[0]["weight_decay"] for stage in method.stages()]
+    assert decays == [1e-4, method.task.train.weight_decay]
+    assert decays[1] != decays[0]
+
+
+def test_a_recording_says_which_heads_it_has():
+    start = build(UNO, Recording(GOLDEN), "gcd-authors", "gcd_raw")
+    assert (start.method.task.num_base, start.method.task.num_classes) == (6, 10)
+    assert [h.prototypes.weight.shape[0] for h in start.method.over_heads] == [12, 12]
