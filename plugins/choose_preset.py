@@ -75,7 +75,7 @@ def hold_out(space: Workspace, share: float = 0.2) -> np.ndarray:
     space.data = dataclasses.replace(
         space.data, split=dataclasses.replace(split, labelled=labelled, unlabelled=unlabelled)
     )
-    space.sampler = type(space.sampler)(space.data.split, space.config.train.batch_size)
+    space.sampler = type(space.sampler)(space.data.numbered, space.config.train.batch_size)
     return hidden
 
 
@@ -89,7 +89,7 @@ def silhouette(space: Workspace, method: Method, answer: np.ndarray) -> float:
         return tokens[:, 0] if found is None else F.normalize(found, dim=1)
 
     queries = space.pool("unlabelled", "features").queries
-    features = queries.features(embed).cpu().numpy()[queries.by_row]
+    features = queries.features(embed).cpu().numpy()[space.data.by_row("train", queries.index)]
     some = min(SILHOUETTE_ROWS, len(features))
     return float(silhouette_score(features, answer, sample_size=some, random_state=0))
 

@@ -22,7 +22,8 @@ def kmeans() -> np.ndarray:
     space = prepare(planned, planned.runs[0], Compute(torch.device("cpu"), "fp32"), Path("."))
     tail = space.backbone.tail()
     queries = space.pool("unlabelled").queries
-    features = queries.features(lambda tokens: torch.nn.functional.normalize(tail(tokens)[:, 0], dim=1))[queries.by_row]
+    features = queries.features(lambda tokens: torch.nn.functional.normalize(tail(tokens)[:, 0], dim=1))
+    features = features[space.data.by_row("train", queries.index)]
     truth = space.truth("unlabelled")
     runs = [KMeans(10, n_init=10, random_state=s).fit_predict(features.numpy()).astype(np.int64) for s in range(5)]
     return 100 * np.mean([v2(truth.target, labels, 5) for labels in runs], axis=0)

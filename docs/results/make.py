@@ -151,7 +151,7 @@ def _curve_table(
                 if metric in point:
                     by_epoch.setdefault(int(point["epoch"]), []).append(point[metric])
         columns[label] = {epoch: statistics.mean(values) for epoch, values in sorted(by_epoch.items())}
-    name = f"{experiment}-{metric}.svg"
+    name = f"{Path(experiment).name.removesuffix('.toml')}-{metric}.svg"
     title = "supervised cross entropy" if metric == "ce" else f"{metric.capitalize()} in percent"
     if draw:
         _draw(folder / name, columns, title)

@@ -15,6 +15,7 @@ from PIL import Image
 from gcdbench.bench.reference import ReferenceBackbone
 from gcdbench.config import read_toml
 from gcdbench.contracts import Batch, Progress
+from gcdbench.data.images import NumberedImages
 from gcdbench.data.stream import stream
 from gcdbench.data.views import ViewPlan
 from gcdbench.engine.feed import batches, first_plans
@@ -167,10 +168,7 @@ class Training:
 def pixel_batches(space: Workspace, plans: Sequence[ViewPlan]) -> Iterator[Batch]:
     """What a public script's loader would bring."""
     source = space.source
-    target = torch.from_numpy(space.data.split.target)
-    labelled = torch.zeros(len(target), dtype=torch.bool)
-    labelled[torch.from_numpy(space.data.split.labelled)] = True
-    for plan_, crops in stream(source.images["train"], plans, space.config.views.crop, 0, space.compute.device):
-        known = labelled[plan_.rows]
-        visible = torch.where(known, target[plan_.rows], -1)
-        yield Batch(source.normalise(crops), visible, known, plan_.rows, plan_.views)
+    split, images = space.data.numbered, NumberedImages(source.images["train"], space.data.order["train"])
+    labelled, visible = torch.from_numpy(split.is_labelled), torch.from_numpy(split.visible)
+    for plan_, crops in stream(images, plans, space.config.views.crop, 0, space.compute.device):
+        yield Batch(source.normalise(crops), visible[plan_.rows], labelled[plan_.rows], plan_.rows, plan_.views)

@@ -36,7 +36,7 @@ def evaluation(scene: Scene) -> Iterator[Found]:
     yield Claim("stored fp32 tokens equal computed ones bit for bit", torch.equal(computed, from_store))
     (ours,), (theirs,) = Training([stored]).lanes, Training([plain], reference=True).lanes
     pool = stored.pool("unlabelled", "bench")
-    plans = [ViewPlan(c) for c in torch.from_numpy(pool.queries.rows).split(8)]
+    plans = [ViewPlan(c) for c in torch.from_numpy(stored.data.order["train"][pool.queries.index]).split(8)]
     source, crop = plain.source, plain.config.views.crop
     pixels = PixelPool([source.normalise(c) for _, c in stream(source.images["train"], plans, crop, 0, CPU)])
     one, other = ours.method.eval().predict(pool).confidence, theirs.method.eval().predict(pixels).confidence

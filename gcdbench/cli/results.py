@@ -54,7 +54,7 @@ def results_command(method: str | None, dataset: str | None, schema: bool, runs:
         ]
         print_csv(flat)
     elif not rows:
-        which = " that fit" if records or unfinished else ""
+        which = " that fit" if records or unfinished else " that can be read" if faults else ""
         click.echo(f"There are no runs{which} in {runs}. Start one with `gcdbench run --method M --dataset D`.")
     else:
         columns = ("Method", "Dataset", "Backbone", "Seed", *HEADLINE.values(), "Run", "Protocol", "Status")

@@ -53,6 +53,22 @@ class Images(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class NumberedImages:
+    """The same images under other numbers."""
+
+    images: Images
+    order: NDArray[np.int64]
+    """The row behind each number."""
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def gather(self, rows: NDArray[np.int64]) -> Pixels:
+        """The images with these numbers."""
+        return self.images.gather(self.order[rows])
+
+
 def resize_shorter(image: Image.Image, side: int) -> Image.Image:
     """The shorter side becomes ``side`` (bicubic), the other keeps the aspect ratio, rounded down."""
     width, height = image.size

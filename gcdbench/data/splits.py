@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcdbench.config import DataConfig
 from gcdbench.contracts import ClassSplit, Dataset, Index, IntArray
@@ -36,6 +37,18 @@ class Split:
     def num_classes(self) -> int:
         """Base and novel classes together."""
         return len(self.base) + len(self.novel)
+
+    @property
+    def is_labelled(self) -> NDArray[np.bool_]:
+        """Whether each row is labelled."""
+        mask = np.zeros(len(self.target), dtype=bool)
+        mask[self.labelled] = True
+        return mask
+
+    @property
+    def visible(self) -> IntArray:
+        """Target of each labelled row, -1 elsewhere: all that a method may know."""
+        return np.where(self.is_labelled, self.target, -1)
 
     @property
     def complete(self) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gcdbench.config import DataConfig
 from gcdbench.contracts import ClassSplit, Dataset, Index, IntArray
@@ -67,11 +67,16 @@ class DataSide:
         return np.argsort(self.order["train"])
 
     @cached_property
-    def labelled(self) -> NDArray[np.bool_]:
-        """Whether each training row is labelled."""
-        mask = np.zeros(len(self.split.target), dtype=bool)
-        mask[self.split.labelled] = True
-        return mask
+    def numbered(self) -> Split:
+        """The split under the numbers that methods see."""
+        split = self.split
+        labelled, unlabelled = (np.sort(self.numbers[rows]) for rows in (split.labelled, split.unlabelled))
+        target = split.target[self.order["train"]]
+        return dataclasses.replace(split, labelled=labelled, unlabelled=unlabelled, target=target)
+
+    def by_row(self, part: str, numbers: IntArray) -> IntArray:
+        """Where among these numbers the rows of the dataset stand, in its order."""
+        return np.argsort(self.order[part][numbers], kind="stable")
 
     def test_target(self) -> IntArray:
         """True targets of the test rows."""

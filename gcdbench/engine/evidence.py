@@ -21,7 +21,7 @@ def write_evidence(runner: Runner, fault: NotFinite) -> str:
     space, stage = runner.space, runner.stages[runner.stage_number]
     # The rows of a step follow from seed, stage, epoch and step: nothing had to be remembered while training.
     plan = next(islice(epoch_plans(space, stage, runner.epoch), fault.step, None))
-    rows = plan.rows.tolist()
+    rows = space.data.order["train"][plan.rows.numpy()].tolist()
     found = [] if runner.lane is None else [zip(n, e.values.tolist(), strict=True) for n, e in runner.lane.sums.items()]
     sums = dict(pair for pairs in found for pair in pairs)
     path = runner.folder.path / FILE

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
 
-import numpy as np
 import torch
 
 from gcdbench.contracts import Batch, Stage
@@ -38,9 +37,8 @@ def batches(space: Workspace, plans: Iterable[ViewPlan], ranks: Ranks = ALONE) -
 
     Of several ranks, each computes the tokens of its share of the rows and knows the facts of all of them.
     """
-    data, device = space.data, space.compute.device
-    is_labelled, numbers = torch.from_numpy(data.labelled), torch.from_numpy(data.numbers)
-    visible = torch.from_numpy(np.where(data.labelled, data.split.target, -1))
+    split, device = space.data.numbered, space.compute.device
+    is_labelled, visible = torch.from_numpy(split.is_labelled), torch.from_numpy(split.visible)
     whole: deque[ViewPlan] = deque()
 
     def shares() -> Iterator[ViewPlan]:
@@ -50,7 +48,7 @@ def batches(space: Workspace, plans: Iterable[ViewPlan], ranks: Ranks = ALONE) -
 
     for _, tokens in space.source.training(shares()):
         plan = whole.popleft()
-        facts = (visible[plan.rows], is_labelled[plan.rows], numbers[plan.rows])
+        facts = (visible[plan.rows], is_labelled[plan.rows], plan.rows.clone())
         if space.compute.pins:
             facts = tuple(f.pin_memory() for f in facts)  # type: ignore[assignment]
         target, lab, index = (f.to(device, non_blocking=space.compute.pins) for f in facts)

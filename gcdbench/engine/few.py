@@ -24,7 +24,7 @@ class FewRows:
     def __init__(self, space: Workspace) -> None:
         self.compute = space.compute
         self._space = space
-        split, rows = space.data.split, space.config.eval.rows
+        split, rows = space.data.numbered, space.config.eval.rows
         count = max(FEW, space.k + FEW // 2)
         target = split.target[split.labelled]
         each = [split.labelled[target == cls][:2] for cls in range(len(split.base))]
@@ -32,14 +32,13 @@ class FewRows:
         labelled = np.unique(np.concatenate(each))
         # A method may cluster the unlabelled rows alone, so they must be enough for all clusters.
         hidden = _spread(split.unlabelled, max(count - len(labelled), count // 2, space.k + FEW // 8))
-        order = space.data.order
-        self._rows = {"train": order["train"][np.isin(order["train"], np.concatenate([labelled, hidden]))]}
+        self._rows = {"train": np.sort(np.concatenate([labelled, hidden]))}
         self._labelled = np.isin(self._rows["train"], labelled)
         self._target = np.where(self._labelled, split.target[self._rows["train"]], -1)
         self._part = "train" if rows == "unlabelled" else "test"
         self._queries = np.flatnonzero(~self._labelled)
         if self._part == "test":
-            self._rows["test"] = order["test"][:count]
+            self._rows["test"] = np.arange(min(count, len(space.scored_rows(rows))))
             self._queries = np.arange(len(self._rows["test"]))
         self._kept: dict[tuple[str, bytes], list[Tensor]] = {}
         self._batches: dict[int, Batch] = {}

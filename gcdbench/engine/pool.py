@@ -45,7 +45,7 @@ class ImagePool:
         self,
         source: Tokens,
         part: str,
-        rows: IntArray,
+        index: IntArray,
         target: IntArray,
         labelled: NDArray[np.bool_],
         batch_size: int,
@@ -53,15 +53,10 @@ class ImagePool:
         seed: int = 0,
         sparse: bool = False,
         ranks: Ranks = ALONE,
-        index: IntArray | None = None,
     ) -> None:
-        """``rows`` are those of the dataset, ``index`` the numbers under which a method knows them (default: the same).
-
-        ``seed`` is that of its random numbers; ``sparse``: only a few rows of a large part are wanted; ``ranks``
-        share the work, and all of them must ask for the same.
-        """
-        self.rows = rows
-        self.index = rows if index is None else index
+        """``seed`` is that of its random numbers; ``sparse``: only a few rows of a large part are wanted; ``ranks``
+        share the work, and all of them must ask for the same."""
+        self.index = index
         self.target = np.where(labelled, target, -1)
         self.labelled = labelled
         self._source = source
@@ -76,11 +71,6 @@ class ImagePool:
 
     def __len__(self) -> int:
         return len(self.index)
-
-    @property
-    def by_row(self) -> IntArray:
-        """Where in this pool the rows stand, in the order of the dataset."""
-        return np.argsort(self.rows, kind="stable")
 
     @property
     def queries(self) -> ImagePool:
@@ -101,21 +91,21 @@ class ImagePool:
 
     @torch.no_grad()
     def features(self, embed: Callable[[Tensor], Tensor], views: str = "test") -> Tensor:
-        """``embed`` of every row's tokens, in the pool's order, on the training device."""
+        """``embed`` of every row's tokens, in row order, on the training device."""
         if views not in ("test", "train"):
             raise UsageError(f"Pool.features takes views='test' or 'train', not '{views}'.")
-        # Images are read in the order of the dataset, whatever the order of the pool.
-        rows, position = np.unique(self.rows, return_inverse=True)
-        first, last = self._share(len(rows))
         if views == "train":
+            first, last = self._share(len(self.index))
             batches = range(first // self._batch_size, -(-last // self._batch_size))
             turn = next(self._turns)
-            tokens = self._source.random(self._part, rows, self._batch_size, self._random, turn, batches)
-        else:
-            own = rows[first:last]
-            tokens = self._source.centre(self._part, own, self._batch_size, self._sparse) if len(own) else iter(())
+            tokens = self._source.random(self._part, self.index, self._batch_size, self._random, turn, batches)
+            return self._embedded(embed, tokens)
+        rows, position = np.unique(self.index, return_inverse=True)
+        first, last = self._share(len(rows))
+        own = rows[first:last]
+        tokens = self._source.centre(self._part, own, self._batch_size, self._sparse) if len(own) else iter(())
         found = self._embedded(embed, tokens)
-        in_order = len(rows) == len(self.rows) and bool((position[1:] > position[:-1]).all())
+        in_order = len(rows) == len(self.index) and bool((position[1:] > position[:-1]).all())
         return found if in_order else found[torch.from_numpy(position).to(found.device)]
 
     def once(self, action: Callable[[], Any]) -> Any:
@@ -140,14 +130,13 @@ def training_pool(
     data: DataSide, source: Tokens, batch_size: int, seed: int, rows: str | None = None, ranks: Ranks = ALONE
 ) -> ImagePool:
     """All training rows; the queries are the rows to be predicted (`unlabelled` or `test`), or all of them."""
-    order = data.order["train"]
-    numbers, labelled = np.arange(len(order), dtype=np.int64), data.labelled[order]
-    queries = None
+    split, queries = data.numbered, None
     if rows is not None:
-        part = "train" if rows == "unlabelled" else "test"
-        asked = np.flatnonzero(~labelled) if part == "train" else np.arange(len(data.order[part]), dtype=np.int64)
+        part, asked = "train", split.unlabelled
+        if rows == "test":
+            part, asked = "test", np.arange(len(data.order["test"]), dtype=np.int64)
         hidden, nothing = np.full(len(asked), -1, dtype=np.int64), np.zeros(len(asked), dtype=bool)
-        of_part = data.order[part][asked]
-        queries = ImagePool(source, part, of_part, hidden, nothing, batch_size, seed=seed, ranks=ranks, index=asked)
-    target = data.split.target[order]
-    return ImagePool(source, "train", order, target, labelled, batch_size, queries, seed, ranks=ranks, index=numbers)
+        queries = ImagePool(source, part, asked, hidden, nothing, batch_size, seed=seed, ranks=ranks)
+    everything = np.arange(len(split.target), dtype=np.int64)
+    known = split.is_labelled
+    return ImagePool(source, "train", everything, split.target, known, batch_size, queries, seed, ranks=ranks)

@@ -71,7 +71,7 @@ def projection_of(
 
     def batches() -> Iterator[Tensor]:
         done = 0
-        for tokens in source.centre("train", rows, BATCH, sparse=True):
+        for tokens in source.centre("train", np.sort(data.numbers[rows]), BATCH, sparse=True):
             yield tokens
             done += len(tokens)
             if tick is not None:

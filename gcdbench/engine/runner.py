@@ -38,10 +38,6 @@ LOOK = 2.0
 """Seconds between looks at the losses within an epoch; each look waits for the device."""
 
 
-ROWS = "shuffled"
-"""How methods know rows (see `data.splits.row_order`); a checkpoint may hold what they remember by these numbers."""
-
-
 class Runner:
     """Takes a run from its last checkpoint to its record, step by step, when it is told to."""
 
@@ -79,11 +75,6 @@ class Runner:
             self.trackers.warn(note)
         self.stages = stages_of(space, lane.method)
         if saved is not None:
-            if saved.get("rows") != ROWS:
-                raise GcdbenchError(
-                    f"The run in {self.folder.path} was begun by a gcdbench that numbered rows in another order: what "
-                    "the method remembers of a row would be taken for another's. --force starts it again."
-                )
             self.stage_number, self.epoch, self.steps_done = saved["stage"], saved["epoch"], saved["step"]
             self._within = saved["within"]
             self.saves_within = saved["saves_within"]
@@ -283,7 +274,6 @@ class Runner:
             {
                 "run": self.space.run_id,
                 "made_with": _made_with(self.space),
-                "rows": ROWS,
                 "files": self.space.data.state.files,
                 "notes": list(self.space.warnings),
                 "stage": self.stage_number,

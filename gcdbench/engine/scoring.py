@@ -18,12 +18,13 @@ from gcdbench.errors import PluginError
 
 
 def predict(space: Workspace, method: Method, rows: str, pool: ImagePool | None = None) -> Prediction:
-    """The method's answer for the scored rows (or for the queries of another pool), checked, in the dataset's order."""
+    """The method's answer for the scored rows, checked, in the order of the dataset (for the queries of another pool,
+    in the order of these)."""
     import torch
 
     name = space.config.method
     was_training = method.training
-    pool = pool or space.pool(rows, "predict")
+    own, pool = pool, pool or space.pool(rows, "predict")
     method.eval()
     try:
         with torch.no_grad(), fenced_rng(space.config.seed, "predict"), plugin_call(name, "predict"):
@@ -53,7 +54,9 @@ def predict(space: Workspace, method: Method, rows: str, pool: ImagePool | None 
         None if confidence is None else np.ascontiguousarray(confidence, dtype=np.float32),
         {str(branch): np.ascontiguousarray(values, dtype=np.int64) for branch, values in answer.base.items()},
     )
-    return plain.take(pool.queries.by_row)
+    if own is not None:
+        return plain
+    return plain.take(space.data.by_row("train" if rows == "unlabelled" else "test", pool.queries.index))
 
 
 @dataclass(frozen=True)

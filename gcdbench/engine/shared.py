@@ -77,7 +77,9 @@ class Cache:
         key = (id(data.dataset), parts, id(backbone), views, compute, stores, shelf, micro_batch, compiled, workers)
         if key not in self._sources:
             images = {part: open_images(shelf, data.dataset, part, views.resize) for part in parts}
-            self._sources[key] = TokenSource(backbone.trunk, images, views, compute, micro_batch, workers, compiled)
+            self._sources[key] = TokenSource(
+                backbone.trunk, images, views, compute, micro_batch, workers, compiled, data.order
+            )
         return self._sources[key]
 
     def opened(

@@ -117,6 +117,7 @@ def _facts(space: Workspace, part: str, dtype: str) -> dict[str, Any]:
         "torch": torch.__version__,
         "timm": version("timm"),
         "dtype": dtype,
+        "rows": "shuffled",  # by `data.splits.row_order`
         **({} if info.projection is None else {"projection": info.projection["hash"]}),
     }
 

@@ -139,8 +139,13 @@ def _recorded(
         if row.key not in jobs:
             lines.append(line_of(row, metrics, (), f"{row.method} is not installed."))
             continue
-        there = records_of([run.config for run in plan(jobs[row.key].request).runs], records)
-        lines.append(line_of(row, metrics, there, None if there else "There is no record of it."))
+        planned = plan(jobs[row.key].request)
+        version = planned.method.version
+        there = records_of([run.config for run in planned.runs], records, version)
+        note = None if there else "There is no record of it."
+        if there and there[0].plugin["version"] != version:
+            note = f"Made with {there[0].plugin['package']} {there[0].plugin['version']}."
+        lines.append(line_of(row, metrics, there, note))
     return lines, []
 
 

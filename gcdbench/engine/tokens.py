@@ -1,4 +1,8 @@
-"""From rows to trunk tokens: the one place where images meet the trunk."""
+"""From rows to trunk tokens: the one place where images meet the trunk.
+
+Rows are known by the numbers that methods see (`DataSide.order`), here and in everything that asks for tokens: the
+order of the files, which may tell classes, ends where images are read.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from torch import Tensor
 from gcdbench.backbone.split import FrozenTrunk
 from gcdbench.config import ViewConfig
 from gcdbench.data.ahead import ahead, default_workers
-from gcdbench.data.images import Images
+from gcdbench.data.images import Images, NumberedImages
 from gcdbench.data.stream import stream
 from gcdbench.data.views import Normalise, ViewPlan, random_plan, stored_plan
 from gcdbench.engine.device import Compute
@@ -61,9 +65,12 @@ class TokenSource:
         micro_batch: int,
         workers: int | None = None,
         compiled: bool = False,
+        order: Mapping[str, Rows] | None = None,
     ) -> None:
+        """``order`` has per part the row of the dataset behind each number; None: rows are numbered as they are."""
         self.trunk = trunk
         self.images = dict(images)
+        self._order = order
         self.views = views
         self.compute: Compute = compute
         self.micro_batch = micro_batch
@@ -80,7 +87,10 @@ class TokenSource:
 
     def stream(self, part: str, plans: Iterable[ViewPlan]) -> Iterator[tuple[ViewPlan, Tensor]]:
         """Each plan with its tokens, in order."""
-        pixels = stream(self.images[part], plans, self.views.crop, self.workers, self.compute.device)
+        images = self.images[part]
+        if self._order is not None:
+            images = NumberedImages(images, self._order[part])
+        pixels = stream(images, plans, self.views.crop, self.workers, self.compute.device)
         for plan, crops in pixels:
             # Computed before the yield: a suspended generator would leave autocast on for whoever uses the tokens.
             tokens = self._pass(crops)

@@ -57,15 +57,17 @@ def verify_run(folder: Path) -> Verdict:
     notes += broken + [f"The evaluator '{n}' is not here in the version of the record." for n in skipped]
     prediction, truth = _predictions(record)
     unknown = Truth(np.full(len(prediction.cluster), -1), record.data["base_classes"], _classes(record, prediction))
-    names = set(record.evaluators) - set(skipped)
-    scores = score_with([e for e in evaluators if e.name in names], prediction, truth, unknown, notes.append)
+    scores = score_with([e for e in evaluators if e.name not in skipped], prediction, truth, unknown, notes.append)
     unchecked = {m for n in skipped for m in record.evaluators[n].get("metrics", ())}
+    named = {m for facts in record.evaluators.values() for m in facts.get("metrics", ())}
     agree = 0
     for name, value in record.metrics.items():
         if name in unchecked:
             continue
         found = scores.metrics.get(name)
-        if found is None:
+        if found is None and name not in named:
+            notes.append(f"Nobody knows which evaluator gave {name}.")
+        elif found is None:
             problems.append(f"{name} is {value:g} in the record, but cannot be computed from the predictions.")
         elif not math.isclose(found, value, rel_tol=1e-9, abs_tol=TOLERANCE):
             problems.append(f"{name} is {value:g} in the record, but its predictions give {found:g}.")

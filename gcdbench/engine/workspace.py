@@ -99,6 +99,7 @@ class Workspace:
             split=self.data.split.hash(),
             weights=self.backbone_info.weights_hash,
             plugin=self.plan.method.version,
+            rows="shuffled",  # by `data.splits.row_order`: what a method remembers of a row goes by these numbers
             **({} if self.estimated is None else {"k": f"{self.estimated.k} by {self.estimated.package}"}),
         )
 
@@ -181,7 +182,7 @@ def prepare(
     train = config.train
     if ranks.size > train.batch_size:
         raise UsageError(f"train.batch_size is {train.batch_size}, too small for {ranks.size} processes.")
-    sampler = SAMPLERS[train.sampler](data.split, train.batch_size)
+    sampler = SAMPLERS[train.sampler](data.numbered, train.batch_size)
     estimated = None
     if config.data.k_from is not None:
         if tick is not None:

@@ -105,6 +105,7 @@ def _join(device: str) -> Ranks:
         else:
             watch.connect(ranks.send(None), host)
     except OSError as fault:
+        _leave()
         raise GcdbenchError(f"The processes of this run cannot find each other: {fault}") from fault
     ranks.watch = watch
     return ranks

@@ -87,7 +87,8 @@ class Reopened:
         nothing = np.zeros(len(rows), dtype=bool)
         hidden = np.full(len(rows), -1, dtype=np.int64)
         size = self.space.config.eval.batch_size
-        pool = ImagePool(self.space.source, self.part, rows, hidden, nothing, size, sparse=True)
+        numbers = np.argsort(self.space.data.order[self.part])[rows]
+        pool = ImagePool(self.space.source, self.part, numbers, hidden, nothing, size, sparse=True)
         return pool.features(embed).float().cpu().numpy()  # type: ignore[arg-type]
 
 

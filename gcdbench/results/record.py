@@ -110,6 +110,8 @@ def read_record(path: Path, untouched: bool = True) -> Record:
         data = read_json(path, parse_constant=_no_number)
         if not isinstance(data, dict):
             raise ValueError("it is not an object")
+        if data.get("schema") == SCHEMA and not isinstance(data.get("hashes"), dict):
+            raise ValueError("it has no hashes")
         if data.get("schema") == 1:
             data = _from_version_1(data)
         if data.get("schema") == 2:
@@ -142,14 +144,14 @@ def read_record(path: Path, untouched: bool = True) -> Record:
 def hashes_of(folder: Path, metrics: Mapping[str, float]) -> dict[str, str]:
     """What a record keeps, so that a later change of its numbers or predictions is noticed."""
     content = (folder / PREDICTIONS).read_bytes()
-    return {"predictions": hashlib.sha256(content).hexdigest(), "metrics": _metrics_hash(metrics)}
+    return {"predictions": hashlib.sha256(content).hexdigest(), "metrics": metrics_hash(metrics)}
 
 
 def what_changed(record: Record) -> str | None:
     """What is not as the record was written, if anything; predictions that are not there cannot be told."""
     if record.hashes is None:
         return None
-    if record.hashes["metrics"] != _metrics_hash(record.metrics):
+    if record.hashes["metrics"] != metrics_hash(record.metrics):
         return f"The metrics in {Path(record.dir) / 'record.json'} have been changed"
     file = Path(record.dir) / PREDICTIONS
     try:
@@ -161,7 +163,8 @@ def what_changed(record: Record) -> str | None:
     return None
 
 
-def _metrics_hash(metrics: Mapping[str, float]) -> str:
+def metrics_hash(metrics: Mapping[str, float]) -> str:
+    """SHA-256 of metrics, whatever their order."""
     return hashlib.sha256(json.dumps(dict(metrics), sort_keys=True).encode()).hexdigest()
 
 

@@ -62,11 +62,11 @@ def _fits(flat: Mapping[str, Any], key: str, value: Any) -> bool:
     return spell(flat.get(key)) == spell(value)
 
 
-def records_of(configs: Sequence[RunConfig], records: Iterable[Record]) -> list[Record]:
+def records_of(configs: Sequence[RunConfig], records: Iterable[Record], version: str = "") -> list[Record]:
     """The records of one set-up: runs with these configs (which differ in the seed), weights and plugin version.
 
-    Data is not compared: the protocol tells of it. Where there are several such set-ups, the one with the most seeds is
-    meant, and of those the newest: never a mixture.
+    Data is not compared: the protocol tells of it. Where there are several such set-ups, one of the plugin's
+    ``version`` is meant, of those the one with the most seeds, and of those the newest: never a mixture.
     """
 
     def decides(tree: Mapping[str, Any]) -> dict[str, str]:
@@ -87,7 +87,11 @@ def records_of(configs: Sequence[RunConfig], records: Iterable[Record]) -> list[
 
     fits = [r for r in records if is_wanted(r)]
     setups = group(fits)
-    best = max(setups, key=lambda s: (len(s.records), max(r.finished for r in s.records)), default=None)
+    best = max(
+        setups,
+        key=lambda s: (s.records[0].plugin["version"] == version, len(s.records), max(r.finished for r in s.records)),
+        default=None,
+    )
     return [] if best is None else list(best.records)
 
 

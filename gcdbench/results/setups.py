@@ -54,6 +54,8 @@ def settings_of(record: Record) -> dict[str, Any]:
         **flat,
         "weights": "random" if random else record.backbone["weights_hash"],
         "plugin": f"{record.plugin['package']} {record.plugin['version']}",
+        # Its second number is raised whenever something of it changes results: such runs are never averaged.
+        "gcdbench": ".".join(record.versions.get("gcdbench", "").split(".")[:2]),
     }
 
 
@@ -95,9 +97,9 @@ def backbone_of(record: Record) -> str:
 
 
 def distinct_names(setups: Sequence[Setup]) -> list[str]:
-    """Names that tell set-ups apart, by the plugin's version or the weights where nothing else does."""
+    """Names that tell set-ups apart, by the versions or the weights where nothing else does."""
     names = [s.name for s in setups]
-    for extra in ("plugin", "weights"):
+    for extra in ("plugin", "gcdbench", "weights"):
         values = {name: {s.settings[extra] for s, n in zip(setups, names, strict=True) if n == name} for name in names}
         names = [
             f"{name} [{s.settings[extra]}]" if names.count(name) > 1 and len(values[name]) > 1 else name

@@ -178,15 +178,18 @@ def position_says_nothing(subject: Any) -> None:
     parts = _parts(subject)
     with_test = "test" in parts and len(parts["test"]) > 0
     data = open_data(subject.cls, data_root(subject.root), DataConfig(), with_test)
+    if not len(data.split.labelled):
+        raise NotApplicable("not one row is labelled")
     if not data.split.complete:
         raise NotApplicable("some rows have no known class, so nobody can tell whether an answer is right")
     num_base, classes = len(data.split.base), data.split.num_classes
     judged = 0
     for rows in ("unlabelled", "test") if with_test else ("unlabelled",):
         pool = training_pool(data, _NoImages(), 64, 0, rows)  # type: ignore[arg-type]
-        target = data.split.target[data.split.unlabelled] if rows == "unlabelled" else data.test_target()
+        asked = pool.queries.index
+        target = data.numbered.target[asked] if rows == "unlabelled" else data.test_target()[data.order["test"]]
         for what, cheat in CHEATS.items():
-            answer = cheat(pool, classes)[pool.queries.by_row]
+            answer = cheat(pool, classes)
             limit = chance(target, answer, num_base)
             reached = v2(target, answer, num_base).all
             if reached > limit:

@@ -105,15 +105,15 @@ class _Reordered(ImagePool):
         inner = ImagePool(
             queries._source,
             queries._part,
-            queries.rows[rows],
+            queries.index[rows],
             queries.target[rows],
             queries.labelled[rows],
             queries._batch_size,
             seed=queries._seed,
-            index=queries.index[rows],
         )
-        own = (pool._source, pool._part, pool.rows, pool.target, pool.labelled, pool._batch_size)
-        super().__init__(*own, inner, pool._seed, index=pool.index)
+        super().__init__(
+            pool._source, pool._part, pool.index, pool.target, pool.labelled, pool._batch_size, inner, pool._seed
+        )
 
 
 @check(
@@ -130,11 +130,9 @@ def order_does_not_matter(lab: Any) -> None:
     method, pool = lab.warm(), lab.pool()
     whole = predict(lab.usual, method, "unlabelled", pool).cluster
     shuffled = np.random.default_rng(0).permutation(len(whole))
-    # Answers come in the order of the dataset, in which `whole` stands.
-    for rows, what in ((shuffled, "in another order"), (shuffled[: len(whole) // 3], "without the others")):
-        asked = _Reordered(pool, pool.queries.by_row[rows])
-        answer = predict(lab.usual, method, "unlabelled", asked).cluster
-        wrong = int((answer != whole[np.sort(rows)]).sum())
+    for rows, what in ((shuffled, "in another order"), (np.sort(shuffled[: len(whole) // 3]), "without the others")):
+        answer = predict(lab.usual, method, "unlabelled", _Reordered(pool, rows)).cluster
+        wrong = int((answer != whole[rows]).sum())
         if wrong:
             raise Failed(f"asked {what}, it answers differently for {wrong} of {len(rows)} rows")
 
@@ -153,10 +151,10 @@ def unseen_rows(lab: Any) -> None:
     """The test part, which holds the images of some unlabelled training rows."""
     space = lab.space(settings={"eval.rows": "test"})
     method = lab.warm()
-    answer = predict(space, method, "test", lab.pool(space, "test"))
+    answer = predict(space, method, "test")
     require_valid(space, answer)
     if lab.cls.traits.inductive:
-        known = predict(lab.usual, method, "unlabelled", lab.pool()).cluster[TWINS]
+        known = predict(lab.usual, method, "unlabelled").cluster[TWINS]
         wrong = int((answer.cluster != known).sum())
         if wrong:
             raise Failed(f"{wrong} of {len(known)} images got another class as test rows than as training rows")

@@ -87,6 +87,11 @@ def build(method_class: type[Method], recording: Recording, recipe: str, variant
     for reference, own in own_names.items():
         if reference not in weights or own not in state:
             raise PluginError(f"The method maps '{reference}' to '{own}', but one of them does not exist.")
+        if weights[reference].numel() != state[own].numel():
+            raise DataError(
+                f"The recorded '{reference}' has the shape {shapes[reference]}, but the method's '{own}' has "
+                f"{tuple(state[own].shape)}."
+            )
         state[own].copy_(weights[reference].reshape(state[own].shape))
     return Start(method, split, settings, {**_tail_names(method, split.start), **own_names})
 
@@ -131,7 +136,7 @@ def replay(method_class: type[Method], path: Path, recipe: str, variant: str) ->
         raise unknown("recorded parameter-group variant", variant, recording.variants())
     try:
         start = build(method_class, recording, recipe, variant)
-        names = [None if name is None else str(name) for name in start.settings["loss_names"]]
+        names = [str(name) for name in start.settings["loss_names"]]
     except KeyError as fault:
         raise DataError(f"The recording {path} lacks {fault}, which this method's replay needs.") from fault
     expected = recording.losses(variant)
@@ -141,20 +146,18 @@ def replay(method_class: type[Method], path: Path, recipe: str, variant: str) ->
     gradients: list[Deviation] = []
     for number, losses in enumerate(_steps(start, recording, len(expected))):
         values = {"total": losses.total(), **{name: term.value for name, term in losses.items()}}
-        missing = [name for name in names if name is not None and name not in values]
+        values |= _buffers(start.method)
+        missing = [name for name in names if name not in values]
         if missing:
             raise PluginError(f"The method has no loss term '{missing[0]}'; it has {', '.join(losses)}.")
-        # A column without a name is not a term of the loss.
-        seen[number] = [np.nan if name is None else float(values[name].detach()) for name in names]
+        seen[number] = [float(values[name].detach()) for name in names]
         if number == 0:
             graded = {name: p.grad for name, p in start.method.named_parameters() if p.grad is not None}
             gradients = list(_compared(recording, f"{variant}.grad0.", start.names, graded, "gradient"))
     gap = np.abs(seen - expected)
     gap[~np.isfinite(gap)] = np.inf
     terms = [
-        Deviation(name, float(gap[:, column].max()), int(gap[:, column].argmax()))
-        for column, name in enumerate(names)
-        if name is not None
+        Deviation(name, float(gap[:, column].max()), int(gap[:, column].argmax())) for column, name in enumerate(names)
     ]
     final = _compared(recording, f"{variant}.final.", start.names, start.method.state_dict(), "final")
     return [*terms, *gradients, *final]
@@ -165,13 +168,15 @@ def _steps(start: Start, recording: Recording, count: int) -> Iterator[Losses]:
     method = start.method
     seen: list[Losses] = []
     method.register_forward_hook(lambda module, inputs, losses: seen.append(losses))
-    stage = next(stage for stage in method.stages() if stage.epochs)
+    stage = next((stage for stage in method.stages() if stage.epochs), None)
+    if stage is None:
+        raise PluginError("The method trains nothing, so there is no step to compare with a recorded one.")
     lane = Lane("the method", method, Compute(torch.device("cpu"), "fp32"))
     lane.start_stage(stage)
     batches = recording.batches()
     tokens = [start.backbone.trunk(data["images"]) for data in batches]
     pool = RecordedPool(recording, start.backbone.trunk)
-    steps, rows = start.settings["steps_per_epoch"], start.settings["batch"]
+    steps, ends = start.settings["steps_per_epoch"], np.cumsum([len(data["target"]) for data in batches]).tolist()
     for number in range(count):
         place = number % len(batches)
         random = generator(0, "replay", number // steps)
@@ -182,18 +187,29 @@ def _steps(start: Start, recording: Recording, count: int) -> Iterator[Losses]:
             with torch.no_grad():
                 method.on_epoch_start(pool, t)
             method.train()
-        data, index = batches[place], torch.arange(place * rows, (place + 1) * rows)
+        data = batches[place]
+        index = torch.arange(ends[place] - len(data["target"]), ends[place])
         lane.step(Batch(tokens[place], data["target"], data["labelled"], index), t)
         yield seen.pop()
+
+
+def _buffers(method: Method) -> dict[str, Tensor]:
+    """Numbers that a method keeps beside its losses: each entry of its one-dimensional buffers, as `name.0`, ..."""
+    found = ((name, value) for name, value in method.named_buffers() if value.ndim == 1 and "." not in name)
+    return {f"{name}.{place}": number for name, value in found for place, number in enumerate(value)}
 
 
 def _compared(
     recording: Recording, prefix: str, names: Mapping[str, str], found: Mapping[str, Tensor], what: str
 ) -> Iterator[Deviation]:
-    """Every recorded tensor of this prefix beside the method's own."""
-    for reference, own in names.items():
-        expected = recording.arrays.get(prefix + reference)
-        if expected is not None and own in found:
+    """Every recorded tensor of this prefix beside the method's own; one that the method does not name is a fault."""
+    for name, expected in recording.arrays.items():
+        reference, own = name.removeprefix(prefix), names.get(name.removeprefix(prefix))
+        if not name.startswith(prefix) or reference.endswith("weight_g"):  # the frozen length of weight normalisation
+            continue
+        if own is None or own not in found:
+            yield Deviation(f"{what} {reference} (not named by the method)", float("inf"))
+        else:
             difference = np.abs(found[own].reshape(expected.shape).numpy() - expected)
             largest = float(difference.max()) if np.isfinite(difference).all() else float("inf")
             yield Deviation(f"{what} {reference}", largest)

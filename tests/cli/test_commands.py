@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -150,6 +151,55 @@ def test_check_replays_recorded_trajectories(arguments, code, cli, golden):
     worst = max(term["deviation"] for term in result["terms"])
     assert (worst <= 1e-4) is (code == 0)
     assert {"total", "final head.last_layer.weight_v"} <= {term["name"] for term in result["terms"]}
+
+
+@pytest.mark.parametrize(
+    ("method", "file", "recipe", "variants"),
+    [
+        ("gcd", "gcd", "paper", "plain"),
+        ("cms", "cms", "paper", "plain"),
+        ("orca", "orca", "adapted", "plain"),
+        ("uno", "uno", "adapted", "gcd, gcd_raw"),
+        ("legogcd", "legogcd_paper", "paper", "plain"),
+        ("legogcd", "legogcd_released", "released", "plain"),
+        ("simgcd", "simgcd", "paper", "plain"),
+        ("rlcd", "rlcd", "released", "plain, difflr"),
+    ],
+)
+def test_check_finds_the_recipe_and_replays_every_variant(method, file, recipe, variants, cli, golden):
+    answer = cli("check", method, "--trajectory", golden / f"{file}_trajectory.npz", "--json")
+    assert answer.code == 0, answer.stderr
+    result = answer.json()
+    assert (result["recipe"], result["param_groups"]) == (recipe, variants)
+    assert {term["variant"] for term in result["terms"]} == set(variants.split(", "))
+
+
+def _changed(source: Path, target: Path, **changes) -> Path:
+    """A recording with some arrays changed; None leaves one out."""
+    with np.load(source) as archive:
+        arrays = {**{name: archive[name] for name in archive.files}, **changes}
+    np.savez(target, **{name: value for name, value in arrays.items() if value is not None})
+    return target
+
+
+def test_check_notices_what_a_recording_has_and_the_method_does_not(cli, tmp_path, golden):
+    whole = golden / "uno_trajectory.npz"
+    extra = {"gcd.final.head_other.weight": np.ones(3)}
+    answer = cli("check", "uno", "--trajectory", _changed(whole, tmp_path / "a.npz", **extra))
+    assert answer.code == 1
+    assert "final head_other.weight (not named by the method)" in answer.stderr
+    rows = np.load(whole)["gcd_raw.rows"]
+    rows[5, 4] += 0.01  # the sum of the second head's losses
+    answer = cli("check", "uno", "--trajectory", _changed(whole, tmp_path / "b.npz", **{"gcd_raw.rows": rows}))
+    assert answer.code == 1
+    assert "'head_loss.1' (adapted, gcd_raw) deviates by 1.00e-02" in answer.stderr
+    odd = {"init.head_unlab_over.prototypes.0.prototypes.weight": np.ones((14, 24), dtype=np.float16)}
+    answer = cli("check", "uno", "--trajectory", _changed(whole, tmp_path / "c.npz", **odd))
+    assert answer.code == 4
+    assert "has the shape" in answer.stderr
+    answer = cli("check", "kmeans", "--trajectory", golden / "gcd_trajectory.npz")
+    assert answer.code == 5
+    assert "trains nothing" in answer.stderr
 
 
 def test_check_refuses_what_is_no_recording(cli, tmp_path, golden):

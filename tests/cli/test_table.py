@@ -204,6 +204,27 @@ def test_records_of_other_weights_are_not_mixed_in(cli, recorded, tmp_path):
     assert cli("table", "parameters", "--recorded").code == 2
 
 
+def test_records_from_before_a_setting_existed_have_its_default(cli, recorded, tmp_path):
+    """What the method did then is the default now."""
+    import json
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(recorded, copy)
+    for file in (copy / "rlcd" / "digits").glob("*/record.json"):
+        tree = json.loads(file.read_text())
+        del tree["config"]["method"]["aux_ce_temp"]
+        file.write_text(json.dumps(tree))
+    rows = cli("table", "mine.toml", "--recorded", "--runs", copy, "--json").json()["studies"][0]["rows"]
+    assert {row["key"]: row["metrics"]["all"]["n"] for row in rows if row["metrics"]}["rlcd"] == 2
+    for file in (copy / "rlcd" / "digits").glob("*/record.json"):
+        tree = json.loads(file.read_text())
+        del tree["config"]["method"]["teacher_temp_epochs"]  # 5 by the preset, 30 by default
+        file.write_text(json.dumps(tree))
+    rows = cli("table", "mine.toml", "--recorded", "--runs", copy, "--json").json()["studies"][0]["rows"]
+    assert next(row for row in rows if row["key"] == "rlcd")["reason"] == "There is no record of it."
+
+
 def test_compare_takes_the_settings_of_an_experiment(cli, recorded):
     answer = cli("compare", "rlcd", "simgcd", "--experiment", "mine.toml", "--runs", recorded, "--json")
     assert answer.code == 0, answer.stderr

@@ -268,7 +268,8 @@ def test_a_compiled_trunk_gives_the_tokens(tmp_path):
     """The real compiler, on the real trunk."""
     (space,) = workspaces(plan(RunRequest("rlcd", "digits")), Place(device="cpu"), Reporter())
     source = space.source
-    compiled = TokenSource(source.trunk, source.images, source.views, source.compute, 256, compiled=True)
+    order = space.data.order
+    compiled = TokenSource(source.trunk, source.images, source.views, source.compute, 256, compiled=True, order=order)
     rows = np.arange(150)
     plain, fast = (torch.cat(list(s.centre("train", rows, 64))) for s in (source, compiled))
     assert torch.allclose(plain, fast, atol=1e-4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from gcdbench import registry
 from gcdbench.ranks.launch import meeting_place, rank_environment
@@ -321,6 +323,55 @@ def test_a_script_may_make_several_runs_under_torchrun(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("all ") == 2
     assert len(list(tmp_path.glob("runs/kmeans/digits/*/record.json"))) == 4
+
+
+MISSING = """
+import os, sys
+root = {good!r} if os.environ["RANK"] == "0" else {bad!r}
+more = ["--method", "kmeans", "--dataset", "folder", "--backbone", "digits-vit", "--data-root", root]
+if sys.argv[1] == "command":
+    from gcdbench.cli.main import main
+    main(["run", *more])
+else:
+    import gcdbench
+    try:
+        gcdbench.run("kmeans", "folder", backbone="digits-vit", data_root=root)
+    except gcdbench.errors.DataError as fault:
+        print(fault, file=sys.stderr)
+        sys.exit(fault.exit_code)
+"""
+
+
+@pytest.mark.parametrize("how", ["command", "python"])
+def test_data_that_one_rank_lacks_is_told_by_the_first_and_ends_all_with_its_code(how, tmp_path):
+    """By TCP as torchrun does it: threads of the groups must not outlive the interpreter and abort the process."""
+    for name in "abcd":
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for number in range(6):
+            pixels = np.random.default_rng(number).integers(255, size=(16, 16, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "images" / name / f"{number}.png")
+    (tmp_path / "missing.py").write_text(MISSING.format(good=str(tmp_path / "images"), bad=str(tmp_path / "nowhere")))
+    for _ in range(3):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        ranks = []
+        for rank in range(2):
+            numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
+            here = {**os.environ, "MASTER_ADDR": "127.0.0.1", **{k: str(v) for k, v in numbers.items()}}
+            ranks.append(
+                subprocess.Popen(
+                    [sys.executable, "missing.py", how],
+                    cwd=tmp_path,
+                    env={**here, "OMP_NUM_THREADS": "1"},
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        said = [process.communicate(timeout=60)[1] for process in ranks]
+        assert [process.returncode for process in ranks] == [4, 4], said
+        assert f"{tmp_path / 'nowhere'} does not exist" in said[0]
+        assert "(Rank 1 of 2.)" in said[0]
+        assert "terminate called" not in "".join(said)
 
 
 SLOW = """

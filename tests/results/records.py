@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gcdbench.protocol import Protocol
-from gcdbench.results.record import SCHEMA, Record
+from gcdbench.results.record import SCHEMA, Record, metrics_hash
 
 PROTOCOL = Protocol(
     "cub", "i" * 16, "s" * 16, "unlabelled", {"cluster_accuracy": 1, "oracle_base": 1}, 200, "true", "last"
@@ -90,7 +90,10 @@ def record(
         "git": {"core": None, "plugin": None},
         "warnings": [],
     }
-    return Record(**{**values, **more})
+    found = {**values, **more}
+    if found["hashes"] is None:
+        found["hashes"] = {"predictions": "", "metrics": metrics_hash(found["metrics"])}
+    return Record(**found)
 
 
 def write(found: Record, runs: Path) -> Path:

@@ -255,6 +255,16 @@ def test_setups_that_differ_in_the_plugin_only_are_told_apart():
     assert "Plugin differs" in both.notes[0]
 
 
+def test_runs_of_cores_that_give_other_numbers_are_told_apart():
+    records = [*runs("rlcd", [70.0, 71.0], versions={"gcdbench": "0.1.4"})]
+    records += runs("rlcd", [72.0, 73.0], versions={"gcdbench": "0.2.0"}, finished="2026-02-01T00:00:00+00:00")
+    assert len(group(records)) == 2
+    both = compare(group(records))
+    assert both.names == ("rlcd (paper) [0.1]", "rlcd (paper) [0.2]")
+    same = [*runs("rlcd", [70.0], versions={"gcdbench": "0.2.0"}), record("rlcd", 1, versions={"gcdbench": "0.2.7"})]
+    assert len(group(same)) == 1
+
+
 def test_other_sources_are_noted():
     commit = {"core": {"commit": "a" * 40, "dirty": True}, "plugin": None}
     found = compared(runs("rlcd", [70.0], git=commit), runs("simgcd", [60.0]))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
+from gcdbench.config import Layer
 from gcdbench.engine.reporter import Reporter
+from gcdbench.engine.request import RunRequest
 from gcdbench.engine.run import Place
 from gcdbench.engine.stores import Shelf
 from gcdbench.engine.studies import Asked
@@ -113,6 +117,52 @@ def test_a_job_file_makes_the_same_runs(tmp_path):
         assert read.requests == tuple(run.request for run in job.runs)
         opened = read.place.open()
         assert (opened.runs, opened.lanes, opened.device) == (tmp_path / "runs", 3, "cpu")
+
+
+ASKED = RunRequest(
+    method="rlcd",
+    dataset="cub",
+    recipe="released",
+    seeds=(7,),
+    backbone="dinov2",
+    epochs=3,
+    k="max-acc",
+    label_ratio=0.25,
+    novel_ratio=0.6,
+    precision="bf16",
+    compile=True,
+    train_views=4,
+    store_tokens="fp16",
+    on_bad_image="skip",
+    settings={"method.alpha": 0.3, "method.milestones": [0.5, 0.7]},
+    config=Path("some") / "file.toml",
+    study=Layer("experiment x, row y", {"train.lr": 0.5}),
+)
+
+
+def test_a_job_file_keeps_every_field_of_a_request(tmp_path):
+    nothing = RunRequest()
+    left_out = [f.name for f in fields(RunRequest) if getattr(ASKED, f.name) == getattr(nothing, f.name)]
+    assert not left_out, "a new field needs a value here"
+    place = JobPlace("runs", "data", "cache")
+    for request in (ASKED, replace(ASKED, k=12), RunRequest(method="a", dataset="b", seeds=(0,))):
+        JobFile(place, (request,), ("abc",)).write(tmp_path / "job.json")
+        assert JobFile.read(tmp_path / "job.json").requests == (request,)
+
+
+def test_a_job_file_of_the_first_version_is_read(tmp_path):
+    run = {"run_id": "abc", "method": "rlcd", "dataset": "digits", "recipe": None, "seed": 3, "backbone": None,
+           "epochs": 2, "settings": {"train.lr": 0.5}, "study": None}  # fmt: skip
+    place = {"runs": "runs", "data_root": "data", "cache": "cache"}
+    (tmp_path / "job.json").write_text(json.dumps({"version": 1, "place": place, "runs": [run]}))
+    (request,) = JobFile.read(tmp_path / "job.json").requests
+    assert request == RunRequest(method="rlcd", dataset="digits", seeds=(3,), epochs=2, settings={"train.lr": 0.5})
+    (tmp_path / "job.json").write_text(json.dumps({"version": 9, "place": place, "runs": [run]}))
+    with pytest.raises(UsageError, match="of version 9"):
+        JobFile.read(tmp_path / "job.json")
+    (tmp_path / "job.json").write_text(json.dumps({"version": 2, "place": place, "runs": [{**run, "extra": 1}]}))
+    with pytest.raises(UsageError, match="unknown keys"):
+        JobFile.read(tmp_path / "job.json")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 2}', '{"version": 1, "place": {}, "runs": []}'])

@@ -233,7 +233,8 @@ class FailsHiddenLabels(Sound):
             if hasattr(space, "data"):
                 seen = pool.query_places is not None
                 truth = space.data.split.target if seen else space.data.test_target()
-                return replace(answer, cluster=np.minimum(truth[pool.queries.rows], self.task.num_classes - 1))
+                rows = space.data.order["train" if seen else "test"][pool.queries.index]
+                return replace(answer, cluster=np.minimum(truth[rows], self.task.num_classes - 1))
             frame = frame.f_back
         return answer
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import click
 
+from tests.signals import usual_signals
 from tests.torture import faults_in_training, workloads
 from tests.torture.faults import FAULTS, Stage, all_events
 from tests.torture.scene import Workload, digest
@@ -126,6 +127,7 @@ def main(minutes: float, rounds: int, only: tuple[str, ...], seed: int, as_json:
     import torch
 
     torch.set_num_threads(1)
+    usual_signals()  # also where they were ignored, in a background job
     import gcdbench_rlcd  # noqa: F401  # imported before forking, so that no process pays for it
 
     import gcdbench.engine.batch

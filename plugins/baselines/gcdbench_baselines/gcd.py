@@ -79,7 +79,9 @@ class GCD(Method):
     def predict(self, pool: Pool) -> Prediction:
         """Semi-supervised k-means over all rows; rows of the test part by plain k-means among themselves."""
         embed = cls_embedding(self.tail)
-        if pool.query_places is None:  # as the authors score the test set, by which they choose the epoch
+        # The authors score the test set, by which they choose the epoch, by k-means among its rows; where these are too
+        # few for that, they go to the clusters of the training rows.
+        if pool.query_places is None and len(pool.queries) >= self.task.num_classes:
             return cluster_queries(pool, embed, KMeansConfig(), self.task)
         return predict_by_kmeans(pool, embed, self.config, self.task.num_base, self.task.num_classes)
 

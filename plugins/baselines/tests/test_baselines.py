@@ -202,6 +202,9 @@ class _Rows:
         self.all, self.target, self.labelled = features, target, target >= 0
         self.queries, self.query_places = queries or self, places
 
+    def __len__(self):
+        return len(self.all)
+
     def features(self, embed, views="test"):
         return self.all
 
@@ -227,6 +230,9 @@ def test_gcd_scores_test_rows_by_kmeans_among_themselves():
     assert len(set(answer.cluster)) == 5
     own = KMeans(KMeans.Config(), tiny_task()).predict(_Rows(train, target, _Rows(test, np.full(60, -1))))
     assert np.array_equal(answer.cluster, own.cluster)
+    # Fewer rows than classes cannot be clustered: they go to the clusters of the training rows.
+    few = method.predict(_Rows(train, target, _Rows(train[:3], np.full(3, -1))))
+    assert few.cluster.tolist() == [0, 1, 2]
     # Rows of the training pool itself are clustered with its labelled rows.
     inside = method.predict(_Rows(train, target, places=np.arange(60)))
     assert np.array_equal(inside.cluster[target >= 0], target[target >= 0])

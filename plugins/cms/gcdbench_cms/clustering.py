@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -51,8 +52,9 @@ def shift_and_cut(
     since = 0
     for number in range(settings.rounds):
         if number:
-            shift = shift_in_place if settings.aliased and number > 1 else shift_all
-            current = shift(current, settings.neighbours, settings.alpha)
+            how = (current, settings.neighbours, settings.alpha)
+            in_place = settings.aliased and number > 1
+            current = shift_in_place(*how, torch.from_numpy(target >= 0)) if in_place else shift_all(*how)
         tree = ward(current)
         found = Shifted(tree, best_cut(tree, target, num_base, smallest, largest))
         since += 1

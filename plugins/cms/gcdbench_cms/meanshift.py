@@ -49,13 +49,20 @@ ALIASED_ROWS = 128
 
 
 @torch.no_grad()
-def shift_in_place(features: Tensor, count: int, alpha: float, rows: int = ALIASED_ROWS) -> Tensor:
+def shift_in_place(
+    features: Tensor, count: int, alpha: float, labelled: Tensor | None = None, rows: int = ALIASED_ROWS
+) -> Tensor:
     """As `shift_all`, but batches write into the array they read from, as the released code does from its second shift
-    on: later batches have neighbours that are shifted already, and not yet of length one."""
-    data = features.clone()
+    on: later batches have neighbours that are shifted already, and not yet of length one.
+
+    Labelled rows come first, as in the released code.
+    """
+    first = torch.zeros(len(features), dtype=torch.bool) if labelled is None else labelled
+    order = torch.argsort(~first.to(features.device), stable=True)
+    data = features[order]
     for part in data.split(rows):  # parts are views of the data
         part.copy_((1 - alpha) * part + alpha * neighbour_mean(part, data, count))
-    return F.normalize(data, dim=1)
+    return F.normalize(torch.empty_like(data).index_copy_(0, order, data), dim=1)
 
 
 @torch.no_grad()

@@ -228,6 +228,14 @@ def test_the_released_shift_writes_into_what_it_reads():
     np.testing.assert_allclose(aliased.numpy(), naive_shift(data.numpy(), 8, 0.5, 16, True), atol=1e-9)
     assert not torch.allclose(clean, aliased, atol=1e-3)
     torch.testing.assert_close(shift_in_place(data, 8, 0.5, rows=60), clean)  # one batch sees nothing of itself
+    # Labelled rows come first; the answer stands in the order of the rows.
+    labelled = torch.arange(60) % 4 == 1
+    order = torch.cat([torch.where(labelled)[0], torch.where(~labelled)[0]])
+    expected = np.empty((60, 16))
+    expected[order] = naive_shift(data[order].numpy(), 8, 0.5, 16, True)
+    found = shift_in_place(data, 8, 0.5, labelled, rows=16)
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-9)
+    assert not torch.allclose(found, aliased, atol=1e-3)
 
 
 def test_aliasing_starts_with_the_second_shift(monkeypatch):

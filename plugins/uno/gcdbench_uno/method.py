@@ -196,7 +196,7 @@ class UNO(Method):
         return {
             "classes": base + novel,
             "base_classes": base,
-            "loss_names": ["total", "cluster", "overcluster", *[None] * heads],
+            "loss_names": ["total", "cluster", "overcluster", *(f"head_loss.{head}" for head in range(heads))],
         }
 
     @classmethod
@@ -209,7 +209,8 @@ class UNO(Method):
             "overcluster": over // novel,
             "projector_hidden": shapes[f"{PROJECTOR.format('', 0)}.0.weight"][0],
             "projector_out": shapes[f"{PROJECTOR.format('', 0)}.3.weight"][0],
-            "unit_features": not settings["variant"].endswith("raw"),
+            # A recording may say it; else the variant `gcd` has features of length one, others have them as they are.
+            "unit_features": settings["args"].get("unit_features", settings["variant"] == "gcd"),
         }
 
     def reference_names(self) -> dict[str, str]:
