@@ -62,11 +62,10 @@ class Reopened:
     def method_features(self, rows: IntArray) -> np.ndarray | None:
         """What the trained method makes of the rows; None if it shows no features."""
         method = self._method()
-        empty = torch.zeros(0)
 
         def embed(tokens: Tensor) -> Tensor:
             found = method.features(tokens)
-            return empty if found is None else found.float()
+            return tokens.new_zeros(len(tokens)) if found is None else found.float()
 
         with plugin_call(self.record.method, "features"):
             features = self._features(rows, embed)
