@@ -12,8 +12,10 @@ from gcdbench.engine.pool import ImagePool
 from gcdbench.engine.same import difference
 from gcdbench.engine.scoring import predict
 from gcdbench.engine.workspace import Workspace
-from gcdbench.testing.easy import TWINS
+from gcdbench.evaluation.cluster_accuracy import v2
+from gcdbench.testing.easy import TWINS, SortedDigits
 from gcdbench.testing.kit import Failed, NotApplicable, check
+from gcdbench.testing.positions import CHEATS, by_embedding, chance
 
 
 def require_valid(space: Workspace, answer: Prediction) -> None:
@@ -179,3 +181,24 @@ def wrong_k(lab: Any) -> None:
         require_valid(space, answer)
         if not all(p.isfinite().all() for p in method.parameters()):
             raise Failed(f"with K = {k} a weight is not finite after two steps")
+
+
+@check(
+    "method",
+    "position",
+    explains="Where rows stand says nothing about their class: answers by numbers, order or the moment at which the"
+    " harness shows an image are no better than chance, though the data is sorted by class.",
+    fix="Nothing in the method: this is a check of gcdbench itself, with methods that cheat. Report a failure.",
+    needs=("builds",),
+)
+def position_says_nothing(lab: Any) -> None:
+    """Methods that cheat by position, on the pools of the real harness."""
+    space = lab.space(dataset=SortedDigits)
+    split, pool = space.data.numbered, lab.pool(space)
+    target, classes = split.target[pool.queries.index], split.num_classes
+    for what, cheat in {**CHEATS, "when they are shown": by_embedding}.items():
+        answer = cheat(pool, classes)
+        reached, limit = v2(target, answer, len(split.base)).all, chance(target, answer, len(split.base))
+        if reached > limit:
+            told = f"{100 * reached:.1f} % can be told; chance gives at most {100 * limit:.1f} %"
+            raise Failed(f"by {what} alone, {told}")

@@ -26,6 +26,12 @@ TWINS = slice(1, None, 3)
 """Which of the unlabelled rows are the test rows."""
 
 
+def _by_class() -> IntArray:
+    """Rows of thirty images of each digit, digit by digit."""
+    labels = Digits(Path("."))._data[1]
+    return np.concatenate([np.flatnonzero(labels == digit)[:PER_CLASS] for digit in DIGITS])
+
+
 class EasyDigits(Digits):
     """Thirty images of each of six digits, in random order."""
 
@@ -33,9 +39,7 @@ class EasyDigits(Digits):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        labels = self._data[1]
-        rows = np.concatenate([np.flatnonzero(labels == digit)[:PER_CLASS] for digit in DIGITS])
-        self._rows = np.random.default_rng(0).permutation(rows)
+        self._rows = np.random.default_rng(0).permutation(_by_class())
 
     @cached_property
     def true(self) -> IntArray:
@@ -89,3 +93,11 @@ class ShuffledDigits(EasyDigits):
         wrong = self.true.copy()
         wrong[hidden] = self.true[np.random.default_rng(1).permutation(hidden)]
         return wrong
+
+
+class SortedDigits(EasyDigits):
+    """The same images sorted by class, as most data sets are on the disk."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._rows = _by_class()

@@ -5,16 +5,21 @@ from __future__ import annotations
 import re
 from types import MappingProxyType
 
+import numpy as np
 import pytest
 
+from gcdbench.engine import dataside
 from gcdbench.errors import UsageError
+from gcdbench.evaluation.cluster_accuracy import v2
 from gcdbench.registry import Plugin
+from gcdbench.testing.easy import SortedDigits
 from gcdbench.testing.kit import FAILED, PASSED, SKIPPED, Report, checks_of
+from gcdbench.testing.positions import CHEATS, by_embedding, chance
 from gcdbench.testing.subject import session_of
 from tests.testing import broken
 
-ELSEWHERE = {"presets", "import-quiet"}
-"""Broken plugins that need a package or module of their own."""
+ELSEWHERE = {"presets", "import-quiet", "position"}
+"""Broken plugins that need a package or module of their own; `position` is about the harness, whatever the plugin."""
 
 
 def plugin(target: str, kind: str = "method", name: str = "subject") -> Plugin:
@@ -51,6 +56,23 @@ def test_a_broken_method_is_caught_by_the_check_meant_for_it(check):
     found = next(o for o in report.outcomes if o.check.name == check)
     assert found.detail
     assert found.check.fix
+
+
+def test_a_harness_that_shows_rows_in_the_order_of_the_files_is_caught(monkeypatch):
+    monkeypatch.setattr(dataside, "row_order", lambda index: np.arange(len(index)))
+    found = session_of(plugin("tests.testing.broken:Sound")).outcome("position")
+    assert found.status == FAILED
+    assert "can be told; chance gives at most" in found.detail
+
+
+@pytest.mark.parametrize("what", [*CHEATS.values(), by_embedding])
+def test_every_cheat_by_position_would_work_on_sorted_files(what, monkeypatch):
+    monkeypatch.setattr(dataside, "row_order", lambda index: np.arange(len(index)))
+    lab = session_of(plugin("tests.testing.broken:Sound")).subject
+    space = lab.space(dataset=SortedDigits)
+    pool, split = lab.pool(space), space.data.numbered
+    target, answer = split.target[pool.queries.index], what(lab.pool(space), split.num_classes)
+    assert v2(target, answer, 3).all > chance(target, answer, 3)
 
 
 def test_a_loud_import_is_caught(tmp_path, monkeypatch):
