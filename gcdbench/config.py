@@ -92,6 +92,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "backbone.tail_heads": (4,),
     "backbone.tail_width": (None,),
     "backbone.tail_norm": ("own",),
+    "backbone.tail_read": ("plain",),
     "train.stream": (None,),
     "train.compile": (False,),
     "train.sampler": ("balanced",),

@@ -120,7 +120,9 @@ class SplitFeatureMap(SplitBackbone):
         blocks = nn.ModuleList([self._block() for _ in range(self.config.tail_depth)])
         final = self._final_norm() if norm else nn.Identity()
         some = next(self.network.parameters())
-        return Tail(blocks, final, use_norm=norm, extra_tokens=extra_tokens).to(some.device, some.dtype)
+        folded = self.config.tail_read == "folded"
+        tail = Tail(blocks, final, use_norm=norm, extra_tokens=extra_tokens, folded=folded)
+        return tail.to(some.device, some.dtype)
 
     def _block(self) -> nn.Module:
         from timm.layers import Attention

@@ -123,7 +123,7 @@ def split(network: nn.Module, config: BackboneConfig, image_size: int) -> SplitB
         raise UsageError(
             f"{odd[0]} is for networks with a feature map; '{config.name}' is a ViT, whose own blocks are trained."
         )
-    return SplitViT(network, config.train_from)
+    return SplitViT(network, config.train_from, config.tail_read == "folded")
 
 
 def load_backbone(config: BackboneConfig, image_size: int, seed: int = 0) -> tuple[SplitBackbone, BackboneInfo]:

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from gcdbench.backbone.block import pick, read_block, reads_exactly
-from gcdbench.errors import PluginError
+from gcdbench.backbone.folded import can_fold, read_folded
+from gcdbench.errors import PluginError, UsageError
 from gcdbench.ranks.whole import sharing, whole_batch
 
 
@@ -21,6 +22,7 @@ class Tail(nn.Module):
         use_norm: bool,
         extra_tokens: int,
         stem: nn.Module | None = None,
+        folded: bool = False,
     ) -> None:
         """The modules become the tail's own: whoever shares them hands over copies."""
         super().__init__()
@@ -35,6 +37,12 @@ class Tail(nn.Module):
         if self.stem is not None:
             self.stem.requires_grad_(True)
         self.exact_read = reads_exactly(self.blocks[-1])
+        if folded and not can_fold(self.blocks[-1]):
+            raise UsageError(
+                "backbone.tail_read is 'folded', but the last block of this backbone is no plain pre-norm block with "
+                "unnormalised keys: use backbone.tail_read=plain."
+            )
+        self.folded = folded
 
     def forward(self, tokens: Tensor, extra: Tensor | None = None, *, on_cls: bool = False) -> Tensor:
         """(rows, tokens, dim) to (rows, 1 + extra, dim): CLS first, then the extra tokens.
@@ -51,12 +59,20 @@ class Tail(nn.Module):
         count = 0 if extra is None else len(extra)
         if count != self.extra_tokens:
             raise ValueError(f"the tail was made for {self.extra_tokens} extra tokens and got {count}")
+        own: Tensor | None = None
         if extra is not None:
             own = extra.to(x.dtype).expand(len(x), -1, -1)
-            x = torch.cat([x, x[:, :1] + own if on_cls else own], dim=1)
-        last = self.blocks[-1]
-        x = read_block(last, x, count) if self.exact_read else pick(last(x), count)
+            own = x[:, :1] + own if on_cls else own
+        x = self._last_block(x, own, count)
         return whole_batch(self.norm(x) if self.use_norm else x)
+
+    def _last_block(self, x: Tensor, own: Tensor | None, count: int) -> Tensor:
+        """CLS and the extra tokens after the last block."""
+        last = self.blocks[-1]
+        if self.folded:
+            return read_folded(last, x, own)
+        x = x if own is None else torch.cat([x, own], dim=1)
+        return read_block(last, x, count) if self.exact_read else pick(last(x), count)
 
 
 def _refuse_chance(tail: nn.Module) -> None:

@@ -49,7 +49,7 @@ class Stem(nn.Module):
 class SplitViT(SplitBackbone):
     """A backbone ready for a run: one trunk, and as many tails as somebody asks for."""
 
-    def __init__(self, vit: nn.Module, train_from: int = -1) -> None:
+    def __init__(self, vit: nn.Module, train_from: int = -1, folded: bool = False) -> None:
         depth = len(vit.blocks)  # type: ignore[arg-type]
         start = train_from + depth if train_from < 0 else train_from
         if not 0 <= start < depth:
@@ -62,6 +62,7 @@ class SplitViT(SplitBackbone):
         if isinstance(vit.norm, nn.Identity):
             raise UsageError("This backbone has no final norm before pooling; choose a ViT that pools CLS.")
         self.start = start
+        self.folded = folded
         self.depth = depth
         self.embed_dim: int = vit.embed_dim  # type: ignore[assignment]
         self.num_tokens: int = vit.patch_embed.num_patches + 1  # type: ignore[union-attr, operator, assignment]
@@ -77,6 +78,7 @@ class SplitViT(SplitBackbone):
             use_norm=norm,
             extra_tokens=extra_tokens,
             stem=copy.deepcopy(Stem(vit)) if self.start == 0 else None,
+            folded=self.folded,
         )
 
     def to(self, device: torch.device, dtype: torch.dtype = torch.float32) -> SplitViT:

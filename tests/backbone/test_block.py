@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gcdbench.backbone.block import pick, read_block, reads_exactly
+from gcdbench.backbone.folded import can_fold, read_folded
 from gcdbench.backbone.timm_import import import_timm
 from gcdbench.backbone.vit import SplitViT
 from gcdbench.errors import UsageError
@@ -45,6 +46,49 @@ def test_values_and_gradients_equal_the_full_block(extra, kind):
     assert torch.allclose(full_x, read_x, atol=1e-5)
     for name, gradient in full_p.items():
         assert torch.allclose(gradient, read_p[name], rtol=1e-4, atol=1e-5 * gradient.abs().max().item() + 1e-6), name
+
+
+@pytest.mark.parametrize("extra", [0, 1, 3])
+@pytest.mark.parametrize("kind", [{}, {"init_values": 0.5}, {"qkv_bias": False}])
+def test_the_folded_read_equals_the_full_block_in_values_and_gradients(extra, kind):
+    torch.manual_seed(1)
+    block = Block(48, 3, **{"qkv_bias": True, **kind}).double()
+    for p in block.parameters():
+        torch.nn.init.normal_(p, std=0.2)
+    tokens = torch.randn(5, 11, 48, dtype=torch.float64)
+    results = []
+    for folded in (False, True):
+        own = torch.randn(5, extra, 48, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+        own.requires_grad_()
+        block.zero_grad()
+        if folded:
+            out = read_folded(block, tokens, own if extra else None)
+        else:
+            out = pick(block(torch.cat([tokens, own], dim=1)), extra)
+        (out * torch.arange(out.numel()).view_as(out).cos()).sum().backward()
+        results.append((out.detach(), own.grad, {n: p.grad.clone() for n, p in block.named_parameters()}))
+    (full, full_own, full_p), (read, read_own, read_p) = results
+    assert torch.allclose(full, read, rtol=1e-10)
+    assert not extra or torch.allclose(full_own, read_own, rtol=1e-8, atol=1e-10)
+    for name, gradient in full_p.items():
+        assert torch.allclose(gradient, read_p[name], rtol=1e-8, atol=1e-9), name
+
+
+def test_a_block_with_normalised_keys_cannot_be_folded():
+    assert can_fold(Block(48, 3)) and not can_fold(Block(48, 3, qk_norm=True))
+    with pytest.raises(UsageError, match="tail_read=plain"):
+        SplitViT(vit(qk_norm=True), folded=True).tail()
+
+
+def test_a_folded_tail_equals_a_plain_one():
+    images = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(5))
+    extra = torch.randn(1, 48, generator=torch.Generator().manual_seed(6))
+    outs = []
+    for folded in (False, True):
+        split = SplitViT(vit(), -2, folded)
+        tail = split.tail(extra_tokens=1)
+        outs.append(tail(split.trunk(images), extra, on_cls=True))
+    assert torch.allclose(*outs, atol=1e-5)
 
 
 def test_unknown_blocks_are_computed_whole():
