@@ -133,12 +133,12 @@ BEGIN, END = "<!-- Tables by `make docs`, from here -->\n", "<!-- to here -->"
 
 def scale() -> str:
     """The page with the tables of what the whole paper costs as `gcdbench sweep paper --dry-run` counts it."""
-    from gcdbench.engine.run import Place
-    from gcdbench.engine.studies import Asked
-    from gcdbench.results.experiment import parse_experiment
-    from gcdbench.results.sheet import markdown
-    from gcdbench.sweep.cost import Assumptions, cost_of
-    from gcdbench.sweep.cost_sheet import cost_sheets
+    from gcdbench.analysis.experiment_file import parse_experiment
+    from gcdbench.analysis.table import markdown
+    from gcdbench.experiments.cost import Assumptions, cost_of
+    from gcdbench.experiments.cost_table import cost_sheets
+    from gcdbench.experiments.study_runs import Asked
+    from gcdbench.runs.execute import Place
 
     before, _, rest = (DOCS / "scale.md").read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]

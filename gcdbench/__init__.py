@@ -29,8 +29,8 @@ if TYPE_CHECKING:
         Traits,
         Truth,
     )
-    from gcdbench.engine.run import run
-    from gcdbench.ranks.whole import whole_batch
+    from gcdbench.runs.execute import run
+    from gcdbench.system.parallel.gather import whole_batch
 
 __version__ = "0.2.0"
 
@@ -59,7 +59,7 @@ __all__ = [
     "whole_batch",
 ]
 
-_HOMES = {"run": "gcdbench.engine.run", "whole_batch": "gcdbench.ranks.whole"}
+_HOMES = {"run": "gcdbench.runs.execute", "whole_batch": "gcdbench.system.parallel.gather"}
 """Where public names live that are not in `gcdbench.contracts`."""
 
 

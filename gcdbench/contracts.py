@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gcdbench.config import TrainConfig, ViewConfig
+from gcdbench.config.resolve import TrainConfig, ViewConfig
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -356,7 +356,7 @@ class Method(nn.Module, abc.ABC):
 
     def optimizers(self, stage: Stage) -> dict[str, Optim]:
         """Optimisers of a stage; by default SGD with a cosine per epoch, no decay on one-dimensional parameters."""
-        from gcdbench.engine.optim import default_optim
+        from gcdbench.toolbox.optim import default_optim
 
         return {"main": default_optim(self, self.task.train)}
 

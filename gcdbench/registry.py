@@ -88,7 +88,7 @@ class Plugin:
         if self.kind == "dataset":
             views: Any = found.views  # type: ignore[attr-defined]
             if views is not None and not isinstance(views, contracts.ViewConfig):
-                raise PluginError(f"{who} must give its views as a gcdbench.config.ViewConfig, not {views!r}.")
+                raise PluginError(f"{who} must give its views as a gcdbench.config.resolve.ViewConfig, not {views!r}.")
 
 
 def plugins(kind: str) -> list[Plugin]:

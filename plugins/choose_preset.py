@@ -32,22 +32,22 @@ import numpy as np
 import torch.nn.functional as F
 from sklearn.metrics import silhouette_score
 
-from gcdbench.coercion import parse_assignment
+from gcdbench.analysis.experiment_file import load_experiment
+from gcdbench.config.coercion import parse_assignment
 from gcdbench.contracts import Method
-from gcdbench.engine.groups import trunk_groups
-from gcdbench.engine.loop import train_together
-from gcdbench.engine.reporter import Reporter
-from gcdbench.engine.request import RunRequest, plan
-from gcdbench.engine.run import Place, workspaces
-from gcdbench.engine.runner import Runner
-from gcdbench.engine.scoring import predict
-from gcdbench.engine.shared import Cache
-from gcdbench.engine.stores import Shelf, make_stores
-from gcdbench.engine.trackers import Trackers
-from gcdbench.engine.workspace import Workspace
 from gcdbench.evaluation.information import nmi
-from gcdbench.results.experiment import load_experiment
-from gcdbench.results.rundir import RunDirectory
+from gcdbench.prepare.plan import RunRequest, plan
+from gcdbench.prepare.run_context import Workspace
+from gcdbench.prepare.shared_resources import Cache
+from gcdbench.prepare.token_stores import Shelf, make_stores
+from gcdbench.records.run_directory import RunDirectory
+from gcdbench.records.trackers import Trackers
+from gcdbench.runs.execute import Place, workspaces
+from gcdbench.runs.lane_groups import trunk_groups
+from gcdbench.system.observer import Reporter
+from gcdbench.training.lane import Runner
+from gcdbench.training.loop import train_together
+from gcdbench.training.scoring import predict
 
 SEEDS = (100, 101, 102)
 """Seeds of training that no reported result uses."""

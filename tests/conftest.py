@@ -88,7 +88,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.fixture(scope="session")
 def _certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    from tests.serving import make_certificate
+    from tests.support.serving import make_certificate
 
     return make_certificate(tmp_path_factory.mktemp("certificate"))
 
@@ -108,7 +108,7 @@ def certificate(_certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 @pytest.fixture(scope="session")
 def some_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Finished runs of both methods on a few digits, two seeds, one epoch. Use together with `few_digits`."""
-    from tests.engine.runs import fewer_digits, start
+    from tests.support.runs import fewer_digits, start
 
     folder = tmp_path_factory.mktemp("some")
     with pytest.MonkeyPatch.context() as patch:
@@ -121,6 +121,18 @@ def some_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def few_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs on `digits` see the first rows only."""
-    from tests.engine.runs import fewer_digits
+    from tests.support.runs import fewer_digits
 
     fewer_digits(monkeypatch)
+
+
+@pytest.fixture
+def small_projector(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One set of settings must suit both methods."""
+    from gcdbench_simgcd.method import SimGCD
+
+    from tests.support.runs import SMALL
+
+    for key, value in SMALL.items():
+        monkeypatch.setattr(SimGCD.Config, key.removeprefix("method."), value)
+    monkeypatch.setattr("tests.support.runs.SMALL", {})

@@ -118,8 +118,8 @@ THIRD_PARTY = """
 from dataclasses import dataclass
 
 from gcdbench import Losses, Method, Prediction
-from gcdbench.heads import CosineClassifier
-from gcdbench.losses import cross_entropy
+from gcdbench.toolbox.heads import CosineClassifier
+from gcdbench.toolbox.losses import cross_entropy
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from gcdbench.errors import GcdbenchError
-from gcdbench.results.find import read_runs
+from gcdbench.records.find import read_runs
 
 HERE = Path(__file__).parent
 FENCE = "~~~"
@@ -125,10 +125,10 @@ def _run(words: Sequence[str]) -> str:
 
 def _labelled(runs: Path, experiment: str) -> dict[str, list[Any]]:
     """Records of each row of an experiment, by its label."""
-    from gcdbench.engine.reporter import Reporter
-    from gcdbench.engine.run import Place
-    from gcdbench.engine.studies import Asked, make_studies
-    from gcdbench.results.experiment import load_experiment
+    from gcdbench.analysis.experiment_file import load_experiment
+    from gcdbench.experiments.study_runs import Asked, make_studies
+    from gcdbench.runs.execute import Place
+    from gcdbench.system.observer import Reporter
 
     asked = Asked(seeds=SEEDS)
     (study,), _ = make_studies(load_experiment(experiment), asked, Place(runs), Reporter(), recorded=True)
@@ -178,7 +178,7 @@ def _draw(file: Path, columns: Mapping[str, Mapping[int, float]], title: str) ->
 
 def _run_list(runs: Path) -> Iterator[str]:
     """How many runs there are, what they were made with, and their ids by set-up."""
-    from gcdbench.results.setups import group
+    from gcdbench.analysis.setups import group
 
     records, _, _ = read_runs(runs)
     commits = sorted({r.git["core"]["commit"][:12] for r in records if r.git["core"]})

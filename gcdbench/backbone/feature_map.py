@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from gcdbench.backbone.projection import Projection
 from gcdbench.backbone.split import FrozenTrunk, SplitBackbone
 from gcdbench.backbone.tail import Tail
+from gcdbench.config.sections import BackboneConfig
 from gcdbench.errors import UsageError
-from gcdbench.sections import BackboneConfig
 
 CPU_PASS = 32
 """Images that go through the network at once on a CPU. The maps of its first layers are large: those of more images

@@ -19,9 +19,9 @@ from gcdbench.backbone.split import SplitBackbone
 from gcdbench.backbone.timm_import import import_timm
 from gcdbench.backbone.vit import SplitViT
 from gcdbench.backbone.weights import load_into, read_state, weights_hash
-from gcdbench.config import BackboneConfig
-from gcdbench.engine.seeding import fenced_rng
+from gcdbench.config.resolve import BackboneConfig
 from gcdbench.errors import DataError, UsageError, nearest, unknown
+from gcdbench.system.seeding import fenced_rng
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ from torch import Tensor, nn
 from gcdbench.backbone.catalogue import CATALOGUE
 from gcdbench.backbone.load import build, load_backbone
 from gcdbench.backbone.weights import weights_hash
-from gcdbench.config import BackboneConfig
+from gcdbench.config.resolve import BackboneConfig
 from gcdbench.data.datasets.digits import Digits
-from gcdbench.engine.seeding import fenced_rng, generator
-from gcdbench.losses import info_nce
+from gcdbench.system.seeding import fenced_rng, generator
+from gcdbench.toolbox.losses import info_nce
 
 SIDE, WIDE = 16, 18
 """Side of a view, and of the resized image it is taken from."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from gcdbench.errors import DataError, UsageError
-from gcdbench.files import not_a_file, write_atomically
+from gcdbench.system.files import not_a_file, write_atomically
 
 _NAMES = ("mean", "components", "share")
 

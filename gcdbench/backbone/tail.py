@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from gcdbench.backbone.block import pick, read_block, reads_exactly
 from gcdbench.backbone.folded import can_fold, read_folded
 from gcdbench.errors import PluginError, UsageError
-from gcdbench.ranks.whole import sharing, whole_batch
+from gcdbench.system.parallel.gather import sharing, whole_batch
 
 
 class Tail(nn.Module):

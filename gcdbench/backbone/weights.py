@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gcdbench.errors import DataError
-from gcdbench.files import not_a_file
+from gcdbench.system.files import not_a_file
 
 _WRAPPERS = ("teacher", "model", "state_dict", "model_state_dict", "student")
 _PREFIXES = ("module.", "backbone.")

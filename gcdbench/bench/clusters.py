@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import torch
 
-from gcdbench import clustering
 from gcdbench.bench.figure import Claim, Figure, Growth, faster, seconds
 from gcdbench.bench.reference import public_kmeans
 from gcdbench.bench.scene import Scene
 from gcdbench.bench.steps import Found
+from gcdbench.toolbox import kmeans as clustering
 
 DIM, K, RESTARTS, ITERATIONS = 768, 200, 10, 3
 

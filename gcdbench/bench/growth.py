@@ -64,16 +64,16 @@ def measure(count: int, method: str, folder: Path) -> dict[str, float]:
     import torch
 
     from gcdbench.data import images
-    from gcdbench.engine import tokens
-    from gcdbench.engine.device import Compute
-    from gcdbench.engine.loop import train_together
-    from gcdbench.engine.reporter import Reporter
-    from gcdbench.engine.request import RunRequest, plan
-    from gcdbench.engine.runner import Runner
-    from gcdbench.engine.stores import Shelf, make_stores
-    from gcdbench.engine.trackers import Trackers
-    from gcdbench.engine.workspace import prepare
-    from gcdbench.results.rundir import RunDirectory
+    from gcdbench.prepare import token_source as tokens
+    from gcdbench.prepare.plan import RunRequest, plan
+    from gcdbench.prepare.run_context import prepare
+    from gcdbench.prepare.token_stores import Shelf, make_stores
+    from gcdbench.records.run_directory import RunDirectory
+    from gcdbench.records.trackers import Trackers
+    from gcdbench.system.device import Compute
+    from gcdbench.system.observer import Reporter
+    from gcdbench.training.lane import Runner
+    from gcdbench.training.loop import train_together
 
     # Small images stand for large ones, so nothing may be kept in memory for being small.
     images.KEEP_BYTES = tokens.KEEP_BYTES = 0

@@ -37,7 +37,7 @@ def ranks(scene: Scene) -> Iterator[Found]:
 
 def _measured(scene: Scene, count: int, crop: int) -> dict[str, Any]:
     """What the first of so many processes says of its steps."""
-    from gcdbench.ranks.launch import meeting_place, rank_environment
+    from gcdbench.system.parallel.spawn import meeting_place, rank_environment
 
     asked = json.dumps({"folder": str(scene.folder), "sizes": asdict(scene.sizes), "crop": crop})
     with meeting_place() as store:
@@ -59,7 +59,7 @@ def _measured(scene: Scene, count: int, crop: int) -> dict[str, Any]:
 
 def _child() -> None:
     """A rank: the first step warms up, the others are timed."""
-    from gcdbench.ranks.join import joined
+    from gcdbench.system.parallel.join import joined
 
     asked = json.loads(sys.argv[1])
     with joined("cpu") as here:

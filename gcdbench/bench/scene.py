@@ -12,23 +12,23 @@ import numpy as np
 import torch
 from PIL import Image
 
+from gcdbench.analysis.experiment_file import config_folders, load_experiment
 from gcdbench.bench.reference import ReferenceBackbone
-from gcdbench.config import read_toml
+from gcdbench.config.resolve import read_toml
 from gcdbench.contracts import Batch, Progress
 from gcdbench.data.images import NumberedImages
 from gcdbench.data.stream import stream
 from gcdbench.data.views import ViewPlan
-from gcdbench.engine.feed import batches, first_plans
-from gcdbench.engine.lane import Lane
-from gcdbench.engine.reporter import Reporter
-from gcdbench.engine.request import RunRequest, plan
-from gcdbench.engine.run import Place, workspaces
-from gcdbench.engine.shared import Cache
-from gcdbench.engine.stores import Shelf
-from gcdbench.engine.workspace import Workspace
 from gcdbench.errors import UsageError
-from gcdbench.ranks.group import ALONE, Ranks
-from gcdbench.results.experiment import config_folders, load_experiment
+from gcdbench.prepare.plan import RunRequest, plan
+from gcdbench.prepare.run_context import Workspace
+from gcdbench.prepare.shared_resources import Cache
+from gcdbench.prepare.token_stores import Shelf
+from gcdbench.runs.execute import Place, workspaces
+from gcdbench.system.observer import Reporter
+from gcdbench.system.parallel.communicator import ALONE, Ranks
+from gcdbench.training.batches import batches, first_plans
+from gcdbench.training.method_trainer import Lane
 
 GEOMETRY = "vit_base_patch16_224"
 CLASSES = 8

@@ -12,10 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from gcdbench.bench.figure import Claim, Figure, Growth, faster, seconds
 from gcdbench.bench.scene import Scene, Training
 from gcdbench.data.stream import stream
-from gcdbench.engine.feed import batches, epoch_plans
-from gcdbench.engine.lane import Lane
-from gcdbench.engine.reporter import Reporter
-from gcdbench.engine.stores import make_stores
+from gcdbench.prepare.token_stores import make_stores
+from gcdbench.system.observer import Reporter
+from gcdbench.training.batches import batches, epoch_plans
+from gcdbench.training.method_trainer import Lane
 
 CPU = torch.device("cpu")
 Found = Figure | Claim | Growth

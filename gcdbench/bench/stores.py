@@ -12,15 +12,15 @@ from gcdbench.bench.figure import Claim, Figure, faster
 from gcdbench.bench.reference import PixelPool
 from gcdbench.bench.scene import Scene, Training, write_photographs
 from gcdbench.bench.steps import Found
-from gcdbench.config import ViewConfig
-from gcdbench.data.ahead import default_workers
+from gcdbench.config.resolve import ViewConfig
 from gcdbench.data.datasets.folder import ImageFolder
 from gcdbench.data.images import DirectImages, Images, resize_shorter
+from gcdbench.data.prefetch import default_workers
+from gcdbench.data.store.packed_images import PackedImages, image_store, pack
 from gcdbench.data.stream import stream
 from gcdbench.data.views import ViewPlan, random_plan
-from gcdbench.engine.reporter import Reporter
-from gcdbench.engine.stores import make_stores
-from gcdbench.store.images import PackedImages, image_store, pack
+from gcdbench.prepare.token_stores import make_stores
+from gcdbench.system.observer import Reporter
 
 CPU = torch.device("cpu")
 

@@ -12,8 +12,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from gcdbench.analysis.table import Cell, Sheet, latex, markdown, superscript
 from gcdbench.cli.output import out, print_json
-from gcdbench.results.sheet import Cell, Sheet, latex, markdown, superscript
 
 WIDEST = 200
 """Characters in a line of a table that goes to a file."""

@@ -10,32 +10,38 @@ import click
 from gcdbench import __version__
 from gcdbench.cli.options import SuggestingGroup
 from gcdbench.cli.output import plain
-from gcdbench.engine.interrupts import Interrupts
 from gcdbench.errors import EXIT_CODES, GcdbenchError, Terminated
-from gcdbench.ranks.launch import other_rank
-from gcdbench.ranks.parent import end_with_parent
+from gcdbench.system.interrupts import Interrupts
+from gcdbench.system.parallel.exit_with_parent import end_with_parent
+from gcdbench.system.parallel.spawn import other_rank
 
 COMMANDS = {
-    "run": ("gcdbench.cli.run:run_command", "Train one or more methods on a dataset and score them."),
-    "compare": ("gcdbench.cli.compare:compare_command", "Compare methods on finished runs."),
-    "table": ("gcdbench.cli.table:table_command", "Make a table or study of a paper."),
-    "sweep": ("gcdbench.cli.sweep:sweep_command", "Make all runs of an experiment, on one machine or a cluster."),
-    "job": ("gcdbench.cli.job:job_command", "Make the runs of one job of a sweep; launchers call this."),
-    "report": ("gcdbench.cli.report:report_command", "Write an HTML report."),
-    "results": ("gcdbench.cli.results:results_command", "List all runs."),
-    "list": ("gcdbench.cli.listing:list_command", "List what is installed."),
-    "show": ("gcdbench.cli.show:show_command", "Show a run."),
-    "data": ("gcdbench.cli.data:data_group", "Datasets on disk: layout, check, download, split."),
-    "cache": ("gcdbench.cli.cache:cache_group", "Stores of images and tokens: list, delete."),
-    "estimate-k": ("gcdbench.cli.estimate_k:estimate_k_command", "Estimate how many classes a dataset has."),
-    "verify": ("gcdbench.cli.verify:verify_command", "Score the predictions of runs again and compare the record."),
-    "score": ("gcdbench.cli.score:score_command", "Score predictions of any code."),
-    "new-plugin": ("gcdbench.cli.new_plugin:new_plugin_command", "Write a plugin package to start from."),
-    "check": ("gcdbench.cli.check:check_command", "Check a plugin: the conformance kit."),
-    "bench": ("gcdbench.cli.bench:bench_command", "Measure speed and exactness."),
-    "env": ("gcdbench.cli.env:env_command", "Show versions, devices and folders, for a bug report."),
+    "run": ("run:run_command", "Train one or more methods on a dataset and score them."),
+    "compare": ("compare:compare_command", "Compare methods on finished runs."),
+    "table": ("table:table_command", "Make a table or study of a paper."),
+    "sweep": (
+        "gcdbench.cli.commands.sweep:sweep_command",
+        "Make all runs of an experiment, on one machine or a cluster.",
+    ),
+    "job": ("job:job_command", "Make the runs of one job of a sweep; launchers call this."),
+    "report": ("report:report_command", "Write an HTML report."),
+    "results": ("results:results_command", "List all runs."),
+    "list": ("listing:list_command", "List what is installed."),
+    "show": ("show:show_command", "Show a run."),
+    "data": ("data:data_group", "Datasets on disk: layout, check, download, split."),
+    "cache": ("cache:cache_group", "Stores of images and tokens: list, delete."),
+    "estimate-k": ("estimate_k:estimate_k_command", "Estimate how many classes a dataset has."),
+    "verify": (
+        "gcdbench.cli.commands.verify:verify_command",
+        "Score the predictions of runs again and compare the record.",
+    ),
+    "score": ("score:score_command", "Score predictions of any code."),
+    "new-plugin": ("new_plugin:new_plugin_command", "Write a plugin package to start from."),
+    "check": ("check:check_command", "Check a plugin: the conformance kit."),
+    "bench": ("bench:bench_command", "Measure speed and exactness."),
+    "env": ("env:env_command", "Show versions, devices and folders, for a bug report."),
 }
-"""Where each command lives and what it is for; a command is imported only when it is called."""
+"""Module and function of each command in `cli/commands`, and what it is for; imported only when it is called."""
 
 
 class LazyGroup(SuggestingGroup):
@@ -50,7 +56,7 @@ class LazyGroup(SuggestingGroup):
         if name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[name][0].partition(":")
-        command: click.Command = getattr(import_module(module), attribute)
+        command: click.Command = getattr(import_module(f"gcdbench.cli.commands.{module}"), attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -10,8 +10,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from gcdbench.files import json_text
-from gcdbench.ranks.launch import other_rank
+from gcdbench.system.files import json_text
+from gcdbench.system.parallel.spawn import other_rank
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document on standard output and nothing else."

@@ -13,11 +13,11 @@ from rich.text import Text
 
 from gcdbench.cli.output import err
 from gcdbench.contracts import Progress as Where
-from gcdbench.engine.reporter import Reporter
-from gcdbench.engine.runner import Runner
-from gcdbench.engine.workspace import Workspace
 from gcdbench.errors import GcdbenchError
-from gcdbench.ranks.join import current
+from gcdbench.prepare.run_context import Workspace
+from gcdbench.system.observer import Reporter
+from gcdbench.system.parallel.join import current
+from gcdbench.training.lane import Runner
 
 REFRESH = 0.5
 """Seconds between refreshes in a terminal."""

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from gcdbench.cli.output import out, print_json, print_table
-from gcdbench.config import flat_config
-from gcdbench.results.record import Record
-from gcdbench.results.summary import HEADLINE, spoken
-from gcdbench.store.folder import spoken_size
+from gcdbench.config.resolve import flat_config
+from gcdbench.data.store.store_folder import spoken_size
+from gcdbench.records.record import Record
+from gcdbench.records.summary import HEADLINE, spoken
 
 
 def print_results(records: Sequence[Record], as_json: bool) -> None:

@@ -12,14 +12,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from gcdbench.analysis.table import markdown
 from gcdbench.cli.output import err, plain
-from gcdbench.results.sheet import markdown
 
 if TYPE_CHECKING:
     from gcdbench.contracts import Resources
-    from gcdbench.sweep.cost import SweepCost
-    from gcdbench.sweep.follow import Followed
-    from gcdbench.sweep.plan import SweepPlan, SweepRun
+    from gcdbench.experiments.cost import SweepCost
+    from gcdbench.experiments.monitor import Followed
+    from gcdbench.experiments.sweep_plan import SweepPlan, SweepRun
 
 QUIET = 30.0
 """Seconds between lines where there is no terminal."""
@@ -133,7 +133,7 @@ def _table(title: str, columns: Sequence[str]) -> Table:
 def print_cost(cost: SweepCost, as_markdown: bool) -> None:
     """Tables of what a sweep costs, and what was assumed."""
     from gcdbench.cli.formats import print_sheet
-    from gcdbench.sweep.cost_sheet import cost_sheets
+    from gcdbench.experiments.cost_table import cost_sheets
 
     sheets = cost_sheets(cost)
     if as_markdown:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from gcdbench.contracts import Dataset
 from gcdbench.data.unreadable import unreadable_image
-from gcdbench.engine.faults import plugin_call
 from gcdbench.errors import BadImage, PluginError
+from gcdbench.system.plugin_call import plugin_call
 
 KEEP_BYTES = 64 << 20
 """Images of a set that is smaller than this are kept in memory instead of in a store."""

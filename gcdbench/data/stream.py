@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from gcdbench.data.ahead import ahead
 from gcdbench.data.images import Images
+from gcdbench.data.prefetch import ahead
 from gcdbench.data.views import Crops, ViewPlan, mirror_crops, plan_crops
 
 

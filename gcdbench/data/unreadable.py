@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gcdbench.errors import BadImage, DataError, PassingFault
-from gcdbench.files import MACHINE
+from gcdbench.system.files import MACHINE
 
 
 def unreadable_image(name: str, fault: Exception) -> DataError:

@@ -8,18 +8,18 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from gcdbench.config import flat_config
+from gcdbench.analysis.compare import Comparison
+from gcdbench.analysis.compare_table import compare_sheet
+from gcdbench.analysis.study import TITLES, Line, Study, study_sheet
+from gcdbench.analysis.table import Sheet
+from gcdbench.config.resolve import flat_config
 from gcdbench.errors import UsageError
+from gcdbench.records.record import Record
+from gcdbench.records.run_directory import RunDirectory
+from gcdbench.records.summary import HEADLINE, mean_std
 from gcdbench.report import plots, sections
 from gcdbench.report.page import Block, Page, Plot, Section
 from gcdbench.report.view import RunView, Source, supervised, view
-from gcdbench.results.compare import Comparison
-from gcdbench.results.compare_sheet import compare_sheet
-from gcdbench.results.record import Record
-from gcdbench.results.rundir import RunDirectory
-from gcdbench.results.sheet import Sheet
-from gcdbench.results.study import TITLES, Line, Study, study_sheet
-from gcdbench.results.summary import HEADLINE, mean_std
 
 
 def run_page(record: Record, source: Source) -> Page:

@@ -17,7 +17,7 @@ from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from gcdbench.files import write_atomically
+from gcdbench.system.files import write_atomically
 
 INK = "#010203"
 """Colour of text and lines; in HTML it becomes the page's text colour, so that plots follow light and dark."""

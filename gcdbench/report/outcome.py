@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gcdbench.contracts import IntArray
 from gcdbench.errors import GcdbenchError
 from gcdbench.evaluation import cluster_accuracy
-from gcdbench.results.record import Record
+from gcdbench.records.record import Record
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 import gcdbench
-from gcdbench.files import write_text
+from gcdbench.analysis.table import Sheet
 from gcdbench.report.figure import save, to_html
-from gcdbench.results.sheet import Sheet
+from gcdbench.system.files import write_text
 
 
 @dataclass(frozen=True)

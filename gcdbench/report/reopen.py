@@ -10,18 +10,18 @@ from PIL import Image
 from torch import Tensor
 
 from gcdbench import registry
-from gcdbench.config import Layer, flat_config, resolve
+from gcdbench.config.resolve import Layer, flat_config, resolve
 from gcdbench.contracts import Index, IntArray, Method
-from gcdbench.engine import checkpoint
-from gcdbench.engine.device import Compute, choose_device
-from gcdbench.engine.faults import plugin_call
-from gcdbench.engine.pool import ImagePool
-from gcdbench.engine.projecting import begun_with
-from gcdbench.engine.request import Plan
-from gcdbench.engine.shared import Cache
-from gcdbench.engine.workspace import Workspace, prepare
 from gcdbench.errors import GcdbenchError
-from gcdbench.results.record import Record
+from gcdbench.prepare.pca import begun_with
+from gcdbench.prepare.plan import Plan
+from gcdbench.prepare.pool import ImagePool
+from gcdbench.prepare.run_context import Workspace, prepare
+from gcdbench.prepare.shared_resources import Cache
+from gcdbench.records.record import Record
+from gcdbench.system.device import Compute, choose_device
+from gcdbench.system.plugin_call import plugin_call
+from gcdbench.training import checkpoint
 
 
 @dataclass(frozen=True)

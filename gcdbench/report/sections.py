@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gcdbench.config import flat_config
+from gcdbench.analysis.setups import spell
+from gcdbench.analysis.table import Sheet, cells
+from gcdbench.config.resolve import flat_config
 from gcdbench.errors import GcdbenchError
+from gcdbench.records.summary import HEADLINE, spoken_flops, spoken_times
 from gcdbench.report import plots
 from gcdbench.report.features import FEWEST, choose_positions, tsne
 from gcdbench.report.outcome import ClusterResult
 from gcdbench.report.page import Block, Facts, Folded, Group, Groups, Picture, Plot, Section, Words
 from gcdbench.report.thumbnails import data_uri, per_cluster
 from gcdbench.report.view import RunView
-from gcdbench.results.setups import spell
-from gcdbench.results.sheet import Sheet, cells
-from gcdbench.results.summary import HEADLINE, spoken_flops, spoken_times
 
 
 def summary(run: RunView) -> Section:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gcdbench.engine.shared import Cache
 from gcdbench.errors import GcdbenchError
+from gcdbench.prepare.shared_resources import Cache
+from gcdbench.records.record import Record
+from gcdbench.records.run_directory import RunDirectory
 from gcdbench.report.outcome import Outcome, read_outcome
 from gcdbench.report.reopen import Reopened, reopen
-from gcdbench.results.record import Record
-from gcdbench.results.rundir import RunDirectory
 
 
 @dataclass(frozen=True)

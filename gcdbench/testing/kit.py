@@ -66,10 +66,10 @@ CHECKS: dict[str, dict[str, Check]] = {"method": {}, "dataset": {}, "evaluator":
 
 
 MODULES = (
-    *("check_package", "check_losses", "check_prediction", "check_training", "check_learning"),
-    *("check_dataset", "check_evaluator", "check_k_estimator"),
+    *("package", "losses", "prediction", "training", "learning"),
+    *("dataset", "evaluator", "k_estimator"),
 )
-"""Modules that register checks when they are imported, in the order of the checks."""
+"""Modules of `checks/` that register checks when they are imported, in the order of the checks."""
 
 
 def check(
@@ -88,7 +88,7 @@ def check(
 def checks_of(kind: str) -> dict[str, Check]:
     """All checks of a kind of plugin."""
     for module in MODULES:
-        import_module(f"gcdbench.testing.{module}")
+        import_module(f"gcdbench.testing.checks.{module}")
     return CHECKS[kind]
 
 

@@ -16,29 +16,29 @@ from typing import Any
 import torch
 
 from gcdbench.contracts import Batch, Dataset, Losses, Method, Prediction, Progress, Stage
-from gcdbench.engine.device import Compute
-from gcdbench.engine.faults import plugin_call
-from gcdbench.engine.feed import batches, first_plans
-from gcdbench.engine.lane import Lane
-from gcdbench.engine.loop import train_together
-from gcdbench.engine.onlooker import Untracked, Unwritten
-from gcdbench.engine.pool import ImagePool
-from gcdbench.engine.reporter import Reporter
-from gcdbench.engine.request import RunRequest, plan_of
-from gcdbench.engine.runner import Runner
-from gcdbench.engine.scoring import predict
-from gcdbench.engine.seeding import AmbientStream, generator
-from gcdbench.engine.shared import Cache
-from gcdbench.engine.stages import stages_of
-from gcdbench.engine.stores import Shelf
-from gcdbench.engine.trackers import Trackers
-from gcdbench.engine.workspace import Workspace, prepare
-from gcdbench.ranks.group import Ranks
-from gcdbench.results.rundir import RunDirectory
+from gcdbench.prepare.plan import RunRequest, plan_of
+from gcdbench.prepare.pool import ImagePool
+from gcdbench.prepare.run_context import Workspace, prepare
+from gcdbench.prepare.shared_resources import Cache
+from gcdbench.prepare.token_stores import Shelf
+from gcdbench.records.run_directory import RunDirectory
+from gcdbench.records.trackers import Trackers
+from gcdbench.runs.onlooker import Untracked, Unwritten
+from gcdbench.system.device import Compute
+from gcdbench.system.observer import Reporter
+from gcdbench.system.parallel.communicator import Ranks
+from gcdbench.system.plugin_call import plugin_call
+from gcdbench.system.seeding import AmbientStream, generator
 from gcdbench.testing.easy import EasyDigits
 from gcdbench.testing.kit import NotApplicable
 from gcdbench.testing.subject import Subject
 from gcdbench.testing.turns import in_turns
+from gcdbench.training.batches import batches, first_plans
+from gcdbench.training.lane import Runner
+from gcdbench.training.loop import train_together
+from gcdbench.training.method_trainer import Lane
+from gcdbench.training.scoring import predict
+from gcdbench.training.stages import stages_of
 
 EPOCHS = 2
 BATCH = 32

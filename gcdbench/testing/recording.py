@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from gcdbench.contracts import IntArray
-from gcdbench.engine.seeding import generator
 from gcdbench.errors import DataError
-from gcdbench.files import not_a_file
+from gcdbench.system.files import not_a_file
+from gcdbench.system.seeding import generator
 
 
 class Recording:

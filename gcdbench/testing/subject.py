@@ -10,7 +10,7 @@ from typing import Any
 from gcdbench import registry
 from gcdbench.contracts import Dataset, Evaluator, KEstimator, Method
 from gcdbench.errors import PluginError, UsageError, unknown
-from gcdbench.presets import recipe_name
+from gcdbench.prepare.presets import recipe_name
 from gcdbench.testing.kit import Session, checks_of
 
 KINDS: dict[str, type] = {

@@ -15,14 +15,14 @@ from gcdbench.backbone.tail import Tail
 from gcdbench.backbone.timm_import import import_timm
 from gcdbench.backbone.vit import SplitViT
 from gcdbench.backbone.weights import load_into
-from gcdbench.config import Layer, TrainConfig, resolve
+from gcdbench.config.resolve import Layer, TrainConfig, resolve
 from gcdbench.contracts import Batch, Losses, Method, Progress, Task
-from gcdbench.engine.device import Compute
-from gcdbench.engine.lane import Lane
-from gcdbench.engine.seeding import fenced_rng, generator
 from gcdbench.errors import DataError, PluginError, unknown
-from gcdbench.presets import preset_layers
+from gcdbench.prepare.presets import preset_layers
+from gcdbench.system.device import Compute
+from gcdbench.system.seeding import fenced_rng, generator
 from gcdbench.testing.recording import RecordedPool, Recording
+from gcdbench.training.method_trainer import Lane
 
 TOLERANCE = 1e-4
 """Largest deviation that float32 arithmetic explains."""

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from gcdbench.engine.seeding import global_state, set_global_state
 from gcdbench.errors import GcdbenchError, RankLost
-from gcdbench.ranks.group import Ranks, packed, unpacked
+from gcdbench.system.parallel.communicator import Ranks, packed, unpacked
+from gcdbench.system.seeding import global_state, set_global_state
 
 Value = TypeVar("Value")
 

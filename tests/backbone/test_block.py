@@ -75,7 +75,8 @@ def test_the_folded_read_equals_the_full_block_in_values_and_gradients(extra, ki
 
 
 def test_a_block_with_normalised_keys_cannot_be_folded():
-    assert can_fold(Block(48, 3)) and not can_fold(Block(48, 3, qk_norm=True))
+    assert can_fold(Block(48, 3))
+    assert not can_fold(Block(48, 3, qk_norm=True))
     with pytest.raises(UsageError, match="tail_read=plain"):
         SplitViT(vit(qk_norm=True), folded=True).tail()
 

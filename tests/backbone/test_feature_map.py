@@ -11,11 +11,11 @@ from gcdbench.backbone.feature_map import CPU_PASS, SplitFeatureMap, as_cells
 from gcdbench.backbone.load import build, describe, has_feature_map, input_config, load_backbone, on_meta
 from gcdbench.backbone.projection import Projection, fit_projection
 from gcdbench.backbone.timm_import import import_timm
-from gcdbench.config import BackboneConfig, ViewConfig
+from gcdbench.config.resolve import BackboneConfig, ViewConfig
 from gcdbench.data.images import resize_shorter
 from gcdbench.data.views import Normalise
-from gcdbench.engine.seeding import fenced_rng
 from gcdbench.errors import DataError, UsageError
+from gcdbench.system.seeding import fenced_rng
 
 NETWORKS = ("test_efficientnet", "test_resnet", "test_convnext", "test_byobnet", "swin_tiny_patch4_window7_224")
 """Channels first and last, with and without a norm after pooling."""

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gcdbench.data.splits import draw_labelled
-from tests import trees
-from tests.serving import serving
+from tests.support import trees
+from tests.support.serving import serving
 
 
 @pytest.mark.parametrize("what", ["methods", "datasets", "evaluators", "backbones"])

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from tests.results.records import record, write
+from tests.support.records import record, write
 
 pytestmark = pytest.mark.usefixtures("few_digits")
 

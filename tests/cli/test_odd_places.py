@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gcdbench.cli.output import plain
-from gcdbench.files import write_json, write_text
-from tests.trees import SMALL_VIEWS, write_image
+from gcdbench.system.files import write_json, write_text
+from tests.support.trees import SMALL_VIEWS, write_image
 
 RUN = ("run", "--method", "rlcd", "--dataset", "folder", "--data-root", "photos", "--epochs", "1", "--k", "3")
 RUN += SMALL_VIEWS
@@ -146,7 +146,7 @@ def test_an_empty_path_is_a_slip(option, cli):
 
 
 def test_a_batch_that_cannot_fit_is_told_before_it_is_tried(cli, tmp_path, monkeypatch):
-    monkeypatch.setattr("gcdbench.engine.shared.free_memory", lambda: 10_000_000)
+    monkeypatch.setattr("gcdbench.prepare.shared_resources.free_memory", lambda: 10_000_000)
     answer = cli(*DIGITS, "--set", "views.resize=256", "--set", "views.crop=256", "--dry-run")
     assert answer.code == 6
     assert "128 views of 256 x 256 pixels takes" in answer.stderr

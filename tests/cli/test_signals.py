@@ -12,7 +12,7 @@ import time
 import pytest
 
 from gcdbench.errors import EXIT_CODES
-from tests.signals import usual_signals
+from tests.support.signals import usual_signals
 from tests.torture.scene import digest
 
 COMMAND = ("run", "--method", "rlcd", "--dataset", "digits", "--epochs", "3", "--set", "eval.every=1")

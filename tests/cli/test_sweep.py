@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from tests.signals import usual_signals
-from tests.sweep.sweeps import lines, records, write_sweep
+from tests.support.signals import usual_signals
+from tests.support.sweeps import lines, records, write_sweep
 
 
 def test_a_sweep_makes_skips_and_shows(gcdbench, tmp_path):

@@ -11,9 +11,9 @@ from rich.console import Console
 from gcdbench.cli import sweep_output
 from gcdbench.cli.sweep_output import JobTable
 from gcdbench.contracts import JobState, LaunchJob
-from gcdbench.results.rundir import RunDirectory
-from gcdbench.sweep.follow import Followed
-from gcdbench.sweep.plan import SweepJob, SweepRun
+from gcdbench.experiments.monitor import Followed
+from gcdbench.experiments.sweep_plan import SweepJob, SweepRun
+from gcdbench.records.run_directory import RunDirectory
 
 
 @pytest.fixture

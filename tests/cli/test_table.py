@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from gcdbench.results.experiment import experiment_files, load_experiment
+from gcdbench.analysis.experiment_file import experiment_files, load_experiment
 
 NAMES = sorted(name for name in experiment_files() if load_experiment(name).published is not None)
 

@@ -102,7 +102,7 @@ def test_changed_predictions_are_noticed_too(cli, runs):
 
 def test_an_edit_that_hides_itself_is_found_by_scoring(cli, runs):
     """Whoever computes the hash anew does not fool the predictions."""
-    from gcdbench.results.record import hashes_of
+    from gcdbench.records.record import hashes_of
 
     path = records(runs)[0]
     data = json.loads(path.read_text())

@@ -12,12 +12,12 @@ import pytest
 from PIL import Image
 
 import gcdbench
-from gcdbench.config import DataConfig
+from gcdbench.config.resolve import DataConfig
 from gcdbench.data.datasets.files import open_rgb
 from gcdbench.data.datasets.folder import ImageFolder
-from gcdbench.engine.dataside import open_data
 from gcdbench.errors import DataError
-from tests.trees import SMALL_VIEWS, write_image
+from gcdbench.prepare.opened_data import open_data
+from tests.support.trees import SMALL_VIEWS, write_image
 
 SMALL = {"views.resize": 18, "views.crop": 16, "train.batch_size": 16}
 
@@ -116,7 +116,7 @@ def test_a_row_left_out_does_not_change_which_others_are_labelled(tmp_path):
 
 
 def test_what_was_looked_for_once_is_remembered_until_a_file_changes(tmp_path, monkeypatch):
-    from gcdbench.store import scans
+    from gcdbench.data.store import unreadable_scan as scans
 
     photos(tmp_path / "photos")
     (tmp_path / "photos/cat/bad.png").write_bytes(b"")

@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 from gcdbench import registry
-from gcdbench.config import DataConfig
+from gcdbench.config.resolve import DataConfig
 from gcdbench.data.splits import draw_labelled, make_split
 from gcdbench.errors import DataError
-from tests import trees
+from tests.support import trees
 
 COUNTS = {
     "cifar10": (100, 30, 10),

@@ -14,7 +14,7 @@ import pytest
 from gcdbench import registry
 from gcdbench.data.fetch import Archive, download, unpack
 from gcdbench.errors import DataError
-from tests.serving import serving
+from tests.support.serving import serving
 
 
 class Handler(http.server.BaseHTTPRequestHandler):

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gcdbench.config import DataConfig
+from gcdbench.config.resolve import DataConfig
 from gcdbench.data.datasets.folder import ImageFolder
 from gcdbench.data.splits import make_split
 from gcdbench.errors import DataError, UsageError
-from tests.trees import write_image
+from tests.support.trees import write_image
 
 
 def test_class_folders_are_a_benchmark(tmp_path):

@@ -5,7 +5,7 @@ from pathlib import Path
 from gcdbench.data.datasets.digits import Digits
 from gcdbench.data.datasets.scars import StanfordCars
 from gcdbench.data.verify import verify
-from tests.trees import write_scars
+from tests.support.trees import write_scars
 
 
 def test_embedded_digits_are_complete():

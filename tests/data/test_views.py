@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from gcdbench.config import ViewConfig
+from gcdbench.config.resolve import ViewConfig
 from gcdbench.data.datasets.digits import Digits
 from gcdbench.data.datasets.folder import ImageFolder
 from gcdbench.data.images import DirectImages, Pixels, resize_shorter
 from gcdbench.data.stream import stream
 from gcdbench.data.views import Normalise, ViewPlan, plan_crops, random_plan, stored_plan
 from gcdbench.errors import DataError
-from tests.trees import write_image
+from tests.support.trees import write_image
 
 CPU = torch.device("cpu")
 

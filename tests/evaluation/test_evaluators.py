@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from gcdbench.contracts import Prediction, Truth
-from gcdbench.engine.workspace import load_evaluators
 from gcdbench.errors import UsageError
 from gcdbench.evaluation import evaluators as e
 from gcdbench.evaluation.selection import RULES, selection_rule
+from gcdbench.prepare.run_context import load_evaluators
 
 #                 base 0, base 1, novel 2, novel 3
 TARGET = np.array([0, 0, 0, 1, 1, 2, 2, 2, 3, 3])

@@ -137,7 +137,7 @@ def main(cases: int, jobs: int, only: tuple[str, ...], seed: int, case: int | No
     import gcdbench_rlcd  # noqa: F401
     import torch
 
-    import gcdbench.engine.batch  # noqa: F401  # imported before forking
+    import gcdbench.experiments.jobs  # noqa: F401  # imported before forking
     from tests.fuzz.targets import TARGETS
 
     torch.set_num_threads(1)

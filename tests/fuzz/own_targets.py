@@ -36,8 +36,8 @@ class ConfigFile(Target):
     def read(self) -> None:
         from gcdbench_rlcd import RLCD
 
-        from gcdbench.config import resolve, run_id
-        from gcdbench.engine.request import RunRequest, _seeds, _with_file
+        from gcdbench.config.resolve import resolve, run_id
+        from gcdbench.prepare.plan import RunRequest, _seeds, _with_file
 
         request, layer = _with_file(RunRequest(config=self.root / "c.toml"))
         _seeds(request.seeds)
@@ -66,8 +66,8 @@ class Assignments(Target):
     def read(self) -> None:
         from gcdbench_rlcd import RLCD
 
-        from gcdbench.coercion import parse_assignment
-        from gcdbench.config import Layer, resolve
+        from gcdbench.config.coercion import parse_assignment
+        from gcdbench.config.resolve import Layer, resolve
 
         key, value = parse_assignment(self.text)
         layers = [Layer("--set", {key: value})]
@@ -87,7 +87,7 @@ class ExperimentFile(Target):
         (self.root / "e.toml").write_bytes(content)
 
     def read(self) -> None:
-        from gcdbench.results.experiment import parse_experiment
+        from gcdbench.analysis.experiment_file import parse_experiment
 
         for row in parse_experiment(self.root / "e.toml").rows:
             row.settings_on("cub")
@@ -99,7 +99,7 @@ class Records(Target):
 
     @cached_property
     def seeds(self) -> list[bytes]:
-        from tests.results.records import record
+        from tests.support.records import record
 
         return [json.dumps(record().as_dict()).encode()]
 
@@ -107,7 +107,7 @@ class Records(Target):
         (self.root / "record.json").write_bytes(content)
 
     def read(self) -> None:
-        from gcdbench.results.record import read_record
+        from gcdbench.records.record import read_record
 
         read_record(self.root / "record.json").as_dict()
 
@@ -125,7 +125,7 @@ class Epochs(Target):
         (self.root / "metrics.jsonl").write_bytes(content)
 
     def read(self) -> None:
-        from gcdbench.results.rundir import RunDirectory
+        from gcdbench.records.run_directory import RunDirectory
 
         assert all(isinstance(line, dict) for line in RunDirectory(self.root).epochs())
 
@@ -158,7 +158,7 @@ class Checkpoints(Target):
 
     @cached_property
     def seeds(self) -> list[bytes]:
-        from gcdbench.engine import checkpoint
+        from gcdbench.training import checkpoint
 
         state = {**dict.fromkeys(checkpoint.KEYS), "run": "me", "lane": {"w": torch.arange(3.0), "s": (1, "x", None)}}
         checkpoint.write(self.root / "seed.pt", state)
@@ -175,7 +175,7 @@ class Checkpoints(Target):
         path.write_bytes(content)
 
     def read(self) -> None:
-        from gcdbench.engine import checkpoint
+        from gcdbench.training import checkpoint
 
         checkpoint.load(self.root)
 
@@ -244,8 +244,8 @@ class Stores(Target):
         (folder / "store.json").write_bytes(content)
 
     def read(self) -> None:
-        from gcdbench.store.folder import StoreFolder, list_stores
-        from gcdbench.store.tokens import TokenStore
+        from gcdbench.data.store.store_folder import StoreFolder, list_stores
+        from gcdbench.data.store.token_store import TokenStore
 
         list_stores(self.root)
 
@@ -262,9 +262,9 @@ class Jobs(Target):
     @cached_property
     def seeds(self) -> list[bytes]:
         from gcdbench.backbone.timm_import import import_timm
-        from gcdbench.config import Layer
-        from gcdbench.engine.request import RunRequest, plan
-        from gcdbench.sweep.jobfile import JobFile, JobPlace
+        from gcdbench.config.resolve import Layer
+        from gcdbench.experiments.job_file import JobFile, JobPlace
+        from gcdbench.prepare.plan import RunRequest, plan
 
         import_timm()
         rows = (
@@ -280,8 +280,8 @@ class Jobs(Target):
         (self.root / "job.json").write_bytes(content)
 
     def read(self) -> None:
-        from gcdbench.engine.request import plan
-        from gcdbench.sweep.jobfile import JobFile
+        from gcdbench.experiments.job_file import JobFile
+        from gcdbench.prepare.plan import plan
 
         job = JobFile.read(self.root / "job.json")
         for request in job.requests:

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from gcdbench.analysis.compare import compare
+from gcdbench.analysis.setups import group
 from gcdbench.data.datasets.folder import ImageFolder
+from gcdbench.records.find import read_runs
+from gcdbench.records.record import read_record
 from gcdbench.report.build import compare_page, run_page
 from gcdbench.report.page import write
 from gcdbench.report.view import Source
-from gcdbench.results.compare import compare
-from gcdbench.results.find import read_runs
-from gcdbench.results.record import read_record
-from gcdbench.results.setups import group
 from tests.report.test_page import HOSTILE
-from tests.trees import write_image
+from tests.support.trees import write_image
 
 CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
@@ -63,7 +63,7 @@ class Opened:
 
 @pytest.fixture(scope="module")
 def run_html(some_runs, tmp_path_factory):
-    from tests.engine.runs import fewer_digits
+    from tests.support.runs import fewer_digits
 
     path = tmp_path_factory.mktemp("page") / "run.html"
     with pytest.MonkeyPatch.context() as patch:
@@ -75,7 +75,7 @@ def run_html(some_runs, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def compare_html(some_runs, tmp_path_factory):
-    from tests.engine.runs import fewer_digits
+    from tests.support.runs import fewer_digits
 
     path = tmp_path_factory.mktemp("page") / "compare.html"
     with pytest.MonkeyPatch.context() as patch:

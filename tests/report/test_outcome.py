@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from gcdbench.errors import GcdbenchError
+from gcdbench.records.record import read_record
 from gcdbench.report.features import MAX_ROWS, choose_positions, tsne
 from gcdbench.report.outcome import Outcome, read_outcome
 from gcdbench.report.thumbnails import IN_ALL, PER_CLUSTER, data_uri, per_cluster
-from gcdbench.results.record import read_record
 
 
 def outcome(cluster, target=None, num_base=2, confidence=None, names=("cat", "dog", "owl")):

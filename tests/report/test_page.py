@@ -8,13 +8,13 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from gcdbench.analysis.table import Sheet, cells
+from gcdbench.records.record import read_record
 from gcdbench.report import plots
 from gcdbench.report.build import run_page, study_page
 from gcdbench.report.figure import INK, save, to_html, to_svg
 from gcdbench.report.page import Facts, Page, Section, Words, render, write
 from gcdbench.report.view import Source
-from gcdbench.results.record import read_record
-from gcdbench.results.sheet import Sheet, cells
 from tests.report.test_outcome import outcome
 
 HOSTILE = "</title><script>document.title='gone'</script><img src=x onerror=alert(1)>\"'&$\\alpha$"
@@ -200,10 +200,10 @@ def test_a_broken_features_hook_is_told(some_runs, tmp_path, monkeypatch):
 
 
 def test_the_curve_of_a_sweep(tmp_path):
-    from gcdbench.engine.batch import Place
-    from gcdbench.engine.reporter import Reporter
-    from gcdbench.engine.studies import Asked, make_studies
-    from gcdbench.results.experiment import load_experiment
+    from gcdbench.analysis.experiment_file import load_experiment
+    from gcdbench.experiments.jobs import Place
+    from gcdbench.experiments.study_runs import Asked, make_studies
+    from gcdbench.system.observer import Reporter
 
     place = Place(tmp_path / "runs", tmp_path, "cpu")
     studies, _ = make_studies(load_experiment("alpha"), Asked(("digits",), (0,), epochs=1), place, Reporter())

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gcdbench.contracts import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task, Term
-from gcdbench.heads import CosineClassifier
-from gcdbench.losses import cross_entropy, negative_mean_entropy, self_distillation
+from gcdbench.toolbox.heads import CosineClassifier
+from gcdbench.toolbox.losses import cross_entropy, negative_mean_entropy, self_distillation
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from gcdbench.engine import dataside
 from gcdbench.errors import UsageError
 from gcdbench.evaluation.cluster_accuracy import v2
+from gcdbench.prepare import opened_data as dataside
 from gcdbench.registry import Plugin
 from gcdbench.testing.easy import SortedDigits
 from gcdbench.testing.kit import FAILED, PASSED, SKIPPED, Report, checks_of

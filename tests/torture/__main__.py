@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from tests.signals import usual_signals
+from tests.support.signals import usual_signals
 from tests.torture import faults_in_training, workloads
 from tests.torture.faults import FAULTS, Stage, all_events
 from tests.torture.scene import Workload, digest
@@ -93,7 +93,8 @@ def _known(name: str, folder: Path) -> Known:
 
 def _packing() -> None:
     """However few images there are, they are decoded by processes and packed."""
-    from gcdbench.data import decoding, images
+    from gcdbench.data import images
+    from gcdbench.data.formats import decoding
 
     workloads.quick_saves()
     decoding.ALONE = images.KEEP_BYTES = 0
@@ -130,8 +131,6 @@ def main(minutes: float, rounds: int, only: tuple[str, ...], seed: int, as_json:
     usual_signals()  # also where they were ignored, in a background job
     import gcdbench_rlcd  # noqa: F401  # imported before forking, so that no process pays for it
 
-    import gcdbench.engine.batch
-    import gcdbench.evaluation.evaluators  # noqa: F401
     from gcdbench.backbone.timm_import import import_timm
     from gcdbench.cli.output import print_table
 

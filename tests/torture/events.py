@@ -11,7 +11,7 @@ from typing import Any
 
 def _hook(arrived: Callable[[], None]) -> None:
     """Call ``arrived`` before and after everything that writes in this process."""
-    from gcdbench.engine import checkpoint
+    from gcdbench.training import checkpoint
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*arguments: Any, **more: Any) -> Any:

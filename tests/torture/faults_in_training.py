@@ -59,7 +59,7 @@ def dead_worker(stage: Stage) -> str | None:
     row, mark = stage.random.randrange(len(stage.files)), stage.runs / "died"
 
     def prepare() -> None:
-        from gcdbench.data import decoding
+        from gcdbench.data.formats import decoding
 
         original = decoding._Work.__getitem__
 
@@ -97,7 +97,7 @@ def _odd_step(stage: Stage, action: Callable[[object, object], object]) -> Calla
     def prepare() -> None:
         from gcdbench_rlcd import RLCD
 
-        from gcdbench.engine.rehearsal import Rehearsal
+        from gcdbench.runs.rehearsal import Rehearsal
 
         forward, rehearse, rehearsing = RLCD.forward, Rehearsal.of, []
 

@@ -89,7 +89,7 @@ class Workload:
 
 def digest(runs: Path) -> dict[str, str]:
     """Per finished run a hash of its metrics, its predictions and every bit of its last checkpoint."""
-    from gcdbench.engine import checkpoint
+    from gcdbench.training import checkpoint
 
     found = {}
     for file in sorted(runs.glob("*/*/*/record.json")):

@@ -40,7 +40,7 @@ def test_the_suite_notices_a_result_that_changes(tmp_path):
     """A suite that cannot fail proves nothing."""
     code = """
 import json
-from gcdbench.results.record import hashes_of
+from gcdbench.records.record import hashes_of
 from tests.torture import faults
 @faults.fault("exchange")
 def exchange(stage):

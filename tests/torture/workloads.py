@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from tests.engine.runs import fewer_digits
+from tests.support.runs import fewer_digits
 from tests.torture.scene import Workload
 
 SMALL = ("--device", "cpu", "--set", "eval.every=1", "--checkpoint-every", "0.01", "--epochs", "2")
@@ -29,7 +29,7 @@ def few() -> None:
 
 def quick_saves() -> None:
     """As many checkpoints within an epoch as the interval allows, whatever they cost."""
-    from gcdbench.engine import loop
+    from gcdbench.training import loop
 
     few()
     loop.SHARE = 0

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import torch
 
+from gcdbench.analysis.experiment_file import load_experiment
 from gcdbench.contracts import Batch, Method, Progress
-from gcdbench.engine.feed import batches, epoch_plans
-from gcdbench.engine.reporter import Reporter
-from gcdbench.engine.request import RunRequest, plan
-from gcdbench.engine.run import Place, workspaces
-from gcdbench.engine.stores import make_stores
-from gcdbench.results.experiment import load_experiment
+from gcdbench.prepare.plan import RunRequest, plan
+from gcdbench.prepare.token_stores import make_stores
+from gcdbench.runs.execute import Place, workspaces
+from gcdbench.system.observer import Reporter
+from gcdbench.training.batches import batches, epoch_plans
 
 
 def pull(method: Method, batch: Batch, t: Progress, branch: str) -> float:

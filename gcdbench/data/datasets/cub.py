@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from gcdbench.contracts import ClassSplit, Expected, Index
 from gcdbench.data.class_lists import published_split
+from gcdbench.data.data_root import find_folder, missing
 from gcdbench.data.datasets.files import FileDataset, make_index, read_lines
 from gcdbench.data.fetch import Archive
-from gcdbench.data.locate import find_folder, missing
 from gcdbench.errors import DataError
 
 CLASSES = 200

@@ -12,10 +12,10 @@ import numpy as np
 from PIL import Image
 
 from gcdbench.contracts import Dataset, Index
-from gcdbench.data.locate import missing
+from gcdbench.data.data_root import missing
 from gcdbench.data.unreadable import unreadable_image
 from gcdbench.errors import BadImage, DataError
-from gcdbench.files import not_a_file
+from gcdbench.system.files import not_a_file
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gcdbench.config import DataConfig
+from gcdbench.config.resolve import DataConfig
 from gcdbench.contracts import ClassSplit, Index, IntArray
 from gcdbench.data.datasets.files import (
     FileDataset,
@@ -26,7 +26,7 @@ from gcdbench.data.datasets.files import (
     make_index,
 )
 from gcdbench.errors import DataError, UsageError
-from gcdbench.files import not_a_file
+from gcdbench.system.files import not_a_file
 
 PROBE = 4096
 """Bytes at either end of a file that identify its content."""

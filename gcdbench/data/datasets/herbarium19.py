@@ -6,8 +6,8 @@ from pathlib import Path
 
 from gcdbench.contracts import ClassSplit, Expected, Index
 from gcdbench.data.class_lists import published_split
+from gcdbench.data.data_root import missing
 from gcdbench.data.datasets.files import FileDataset, list_classes, listing, make_index
-from gcdbench.data.locate import missing
 
 CLASSES = 683
 _ROOTS = ("herbarium_19", "herbarium19", "herbarium-2019-fgvc6", "herbarium", ".")

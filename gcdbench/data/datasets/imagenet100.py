@@ -6,8 +6,8 @@ from pathlib import Path
 
 from gcdbench.contracts import ClassSplit, Expected, Index
 from gcdbench.data.class_lists import imagenet100_wnids, published_split
+from gcdbench.data.data_root import missing
 from gcdbench.data.datasets.files import FileDataset, listing, make_index
-from gcdbench.data.locate import missing
 
 _ROOTS = ("imagenet100", "imagenet_100", "imagenet", "ImageNet", "ILSVRC/Data/CLS-LOC", "ILSVRC2012", ".")
 _FOLDERS = {"train": ("train",), "test": ("val", "validation", "test")}

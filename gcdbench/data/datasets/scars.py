@@ -9,9 +9,9 @@ import numpy as np
 
 from gcdbench.contracts import ClassSplit, Expected, Index
 from gcdbench.data.class_lists import published_split
+from gcdbench.data.data_root import missing
 from gcdbench.data.datasets.files import FileDataset, make_index
-from gcdbench.data.locate import missing
-from gcdbench.data.matfile import MatError, read_variable
+from gcdbench.data.formats.matfile import MatError, read_variable
 from gcdbench.errors import DataError
 
 CLASSES = 196

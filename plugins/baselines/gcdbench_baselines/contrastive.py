@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gcdbench.clustering import semi_supervised_kmeans
 from gcdbench.contracts import Pool, Prediction
 from gcdbench.errors import UsageError
-from gcdbench.predicting import predict_by_clusters
+from gcdbench.toolbox.kmeans import semi_supervised_kmeans
+from gcdbench.toolbox.predicting import predict_by_clusters
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from gcdbench.contracts import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task, Traits
-from gcdbench.engine.optim import sgd_on
 from gcdbench.errors import UsageError
-from gcdbench.heads import ContrastiveHead
-from gcdbench.losses import info_nce, supervised_contrastive
-from gcdbench.predicting import cls_embedding
+from gcdbench.toolbox.heads import ContrastiveHead
+from gcdbench.toolbox.losses import info_nce, supervised_contrastive
+from gcdbench.toolbox.optim import sgd_on
+from gcdbench.toolbox.predicting import cls_embedding
 from gcdbench_baselines.contrastive import ClusteringConfig, predict_by_kmeans
 from gcdbench_baselines.kmeans import KMeansConfig, cluster_queries
 

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from scipy.optimize import minimize_scalar
 
-from gcdbench.clustering import kmeans
 from gcdbench.contracts import KEstimate, KEstimator, Pool, Task
 from gcdbench.evaluation.cluster_accuracy import v2
-from gcdbench.predicting import cls_embedding
+from gcdbench.toolbox.kmeans import kmeans
+from gcdbench.toolbox.predicting import cls_embedding
 
 RESTARTS = 10
 """Starts of k-means; fixed, because the default of the library that was used first has changed."""

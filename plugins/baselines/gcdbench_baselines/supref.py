@@ -14,9 +14,9 @@ from torch import Tensor
 
 from gcdbench.contracts import Batch, Losses, Method, Pool, Prediction, Progress, Task, Traits
 from gcdbench.errors import UsageError
-from gcdbench.heads import CosineClassifier
-from gcdbench.losses import cross_entropy, supervised_contrastive
-from gcdbench.predicting import cls_embedding, predict_by_logits
+from gcdbench.toolbox.heads import CosineClassifier
+from gcdbench.toolbox.losses import cross_entropy, supervised_contrastive
+from gcdbench.toolbox.predicting import cls_embedding, predict_by_logits
 from gcdbench_baselines.contrastive import ClusteringConfig, predict_by_kmeans
 
 

@@ -13,10 +13,10 @@ import gcdbench
 from gcdbench import registry
 from gcdbench.contracts import Batch, Progress
 from gcdbench.errors import UsageError
-from gcdbench.presets import read_preset
+from gcdbench.prepare.presets import read_preset
 from gcdbench.testing import run_checks
 from gcdbench.testing.trajectory import replay
-from tests.tiny import batch_of, tiny_task
+from tests.support.tiny import batch_of, tiny_task
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden" / "gcd_trajectory.npz"
 T = Progress("main", 0, 10, 0, 3)

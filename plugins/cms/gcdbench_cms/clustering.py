@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gcdbench.contracts import IntArray
-from gcdbench.ward import Dendrogram, ward
+from gcdbench.toolbox.ward import Dendrogram, ward
 from gcdbench_cms.cutting import Cut, best_cut
 from gcdbench_cms.meanshift import shift_all, shift_in_place
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from scipy.optimize import linear_sum_assignment
 
 from gcdbench.contracts import IntArray
-from gcdbench.ward import Dendrogram
+from gcdbench.toolbox.ward import Dendrogram
 
 
 @dataclass(frozen=True)

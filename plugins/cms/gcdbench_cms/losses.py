@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gcdbench.losses import in_float32
+from gcdbench.toolbox.losses import in_float32
 
 
 @in_float32

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcdbench.losses import no_autocast, wide
+from gcdbench.toolbox.losses import no_autocast, wide
 
 BLOCK_BYTES = 64 << 20
 """Largest table of similarities that is in memory at a time."""

@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gcdbench.contracts import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task, Traits
-from gcdbench.engine.optim import sgd_on
 from gcdbench.errors import UsageError
-from gcdbench.heads import ContrastiveHead
-from gcdbench.losses import supervised_contrastive
-from gcdbench.predicting import predict_by_clusters
+from gcdbench.toolbox.heads import ContrastiveHead
+from gcdbench.toolbox.losses import supervised_contrastive
+from gcdbench.toolbox.optim import sgd_on
+from gcdbench.toolbox.predicting import predict_by_clusters
 from gcdbench_cms.clustering import Shifting, shift_and_cut
 from gcdbench_cms.losses import decoupled_contrastive
 from gcdbench_cms.meanshift import neighbour_mean, shifted

@@ -16,11 +16,11 @@ import gcdbench
 from gcdbench.contracts import Progress
 from gcdbench.errors import UsageError
 from gcdbench.evaluation.cluster_accuracy import v2
-from gcdbench.presets import read_preset
+from gcdbench.prepare.presets import read_preset
 from gcdbench.testing import run_checks
 from gcdbench.testing.trajectory import replay
-from gcdbench.ward import ward
-from tests.tiny import batch_of, tiny_task
+from gcdbench.toolbox.ward import ward
+from tests.support.tiny import batch_of, tiny_task
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden" / "cms_trajectory.npz"
 T = Progress("main", 0, 10, 0, 3)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcdbench.losses import TINY, in_float32, wide
+from gcdbench.toolbox.losses import TINY, in_float32, wide
 
 
 @in_float32

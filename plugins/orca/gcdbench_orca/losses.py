@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcdbench.losses import TINY, in_float32, masked_mean
+from gcdbench.toolbox.losses import TINY, in_float32, masked_mean
 
 
 @in_float32

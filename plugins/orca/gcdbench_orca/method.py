@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from gcdbench.contracts import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task, Traits
-from gcdbench.engine.optim import sgd_on
 from gcdbench.errors import UsageError
-from gcdbench.heads import CosineClassifier
-from gcdbench.predicting import predict_by_logits
-from gcdbench.regularisers import RegulariserSlot, regularise
+from gcdbench.toolbox.heads import CosineClassifier
+from gcdbench.toolbox.optim import sgd_on
+from gcdbench.toolbox.predicting import predict_by_logits
+from gcdbench.toolbox.regularisers import RegulariserSlot, regularise
 from gcdbench_orca.losses import margin_cross_entropy, negative_entropy, pair_agreement, partners
 
 

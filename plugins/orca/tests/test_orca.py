@@ -13,11 +13,11 @@ from gcdbench_orca.method import Steps
 import gcdbench
 from gcdbench.contracts import Progress
 from gcdbench.errors import UsageError
-from gcdbench.presets import read_preset
+from gcdbench.prepare.presets import read_preset
 from gcdbench.testing import run_checks
 from gcdbench.testing.recording import RecordedPool, Recording
 from gcdbench.testing.trajectory import build, replay
-from tests.tiny import batch_of, tiny_task
+from tests.support.tiny import batch_of, tiny_task
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden" / "orca_trajectory.npz"
 T = Progress("main", 0, 10, 0, 3, torch.Generator().manual_seed(0))

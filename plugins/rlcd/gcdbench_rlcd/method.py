@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from gcdbench.contracts import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task, Traits
-from gcdbench.engine.optim import default_optim, sgd
-from gcdbench.heads import CosineClassifier
-from gcdbench.losses import (
+from gcdbench.toolbox.heads import CosineClassifier
+from gcdbench.toolbox.losses import (
     cross_entropy,
     masked_mean,
     negative_mean_entropy,
@@ -24,9 +23,10 @@ from gcdbench.losses import (
     symmetric_kl,
     wide,
 )
-from gcdbench.predicting import predict_by_logits
-from gcdbench.regularisers import REGULARISERS
-from gcdbench.schedules import warm_down
+from gcdbench.toolbox.optim import default_optim, sgd
+from gcdbench.toolbox.predicting import predict_by_logits
+from gcdbench.toolbox.regularisers import REGULARISERS
+from gcdbench.toolbox.schedules import warm_down
 from gcdbench_rlcd.config import RLCDConfig
 from gcdbench_rlcd.distillation import distillation
 

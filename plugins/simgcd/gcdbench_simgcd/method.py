@@ -10,17 +10,17 @@ from torch import Tensor
 
 from gcdbench.contracts import Batch, Losses, Method, Pool, Prediction, Progress, Task, Traits
 from gcdbench.errors import UsageError
-from gcdbench.heads import CosineClassifier, Projector
-from gcdbench.losses import (
+from gcdbench.toolbox.heads import CosineClassifier, Projector
+from gcdbench.toolbox.losses import (
     cross_entropy,
     info_nce,
     negative_mean_entropy,
     self_distillation,
     supervised_contrastive,
 )
-from gcdbench.predicting import predict_by_logits
-from gcdbench.regularisers import RegulariserSlot, regularise
-from gcdbench.schedules import warm_down
+from gcdbench.toolbox.predicting import predict_by_logits
+from gcdbench.toolbox.regularisers import RegulariserSlot, regularise
+from gcdbench.toolbox.schedules import warm_down
 
 
 @dataclass(frozen=True)

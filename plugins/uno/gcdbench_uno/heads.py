@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gcdbench.heads import start_as_linear
-from gcdbench.losses import no_autocast, wide
+from gcdbench.toolbox.heads import start_as_linear
+from gcdbench.toolbox.losses import no_autocast, wide
 
 
 class Prototypes(nn.Module):

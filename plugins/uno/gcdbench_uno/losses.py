@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcdbench.losses import in_float32, sinkhorn
+from gcdbench.toolbox.losses import in_float32, sinkhorn
 
 
 @in_float32

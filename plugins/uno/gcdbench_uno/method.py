@@ -16,13 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gcdbench.config import TrainConfig
+from gcdbench.config.resolve import TrainConfig
 from gcdbench.contracts import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task
-from gcdbench.engine.optim import sgd_on
 from gcdbench.errors import UsageError
-from gcdbench.losses import cross_entropy, wide
-from gcdbench.predicting import predict_by_logits
-from gcdbench.regularisers import RegulariserSlot, regularise
+from gcdbench.toolbox.losses import cross_entropy, wide
+from gcdbench.toolbox.optim import sgd_on
+from gcdbench.toolbox.predicting import predict_by_logits
+from gcdbench.toolbox.regularisers import RegulariserSlot, regularise
 from gcdbench_uno.heads import ClusterHead, Prototypes
 from gcdbench_uno.losses import swapped_prediction
 

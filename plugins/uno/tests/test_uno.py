@@ -12,11 +12,11 @@ from gcdbench_uno.method import WarmupCosine
 import gcdbench
 from gcdbench.contracts import Progress
 from gcdbench.errors import UsageError
-from gcdbench.presets import read_preset
+from gcdbench.prepare.presets import read_preset
 from gcdbench.testing import run_checks
 from gcdbench.testing.recording import Recording
 from gcdbench.testing.trajectory import build, replay
-from tests.tiny import batch_of, tiny_task
+from tests.support.tiny import batch_of, tiny_task
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden" / "uno_trajectory.npz"
 PRETRAIN, DISCOVER = Progress("pretrain", 0, 5, 0, 3), Progress("discover", 0, 10, 0, 3)

@@ -1,0 +1,34 @@
+"""`gcdbench new-plugin`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gcdbench.cli.options import PathType
+from gcdbench.cli.output import json_option, out, print_json
+
+
+@click.command("new-plugin")
+@click.argument("name")
+@click.option("--kind", default="method", show_default=True, metavar="method|dataset|evaluator|k-estimator")
+@click.option("--folder", type=PathType(path_type=Path), help="Where to put the package.  [default: the name]")
+@json_option
+def new_plugin_command(name: str, kind: str, folder: Path | None, as_json: bool) -> None:
+    """Write a working plugin package to start from, with a test that passes at once."""
+    from gcdbench.testing.scaffold.write import words, write_plugin
+
+    told = words(name, kind)
+    folder = Path(told["package"]) if folder is None else folder
+    files = write_plugin(name, kind, folder)
+    if as_json:
+        print_json({"name": name, "kind": kind, "folder": str(folder), "files": files, **told})
+        return
+    console = out()
+    console.print(f"{folder} holds the {kind} '{name}':", markup=False, soft_wrap=True)
+    for file in files:
+        console.print(f"  {file}", markup=False, soft_wrap=True)
+    check = f"gcdbench check {name} --kind {kind}" + (" --data-root FOLDER" if kind == "dataset" else "")
+    text = f"Next:\n  pip install -e {folder}\n  {check}\n  python -m pytest {folder}"
+    console.print(text, markup=False, soft_wrap=True)

@@ -1,0 +1,133 @@
+"""A dataset with its split, opened for a run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from gcdbench.config.resolve import DataConfig
+from gcdbench.contracts import ClassSplit, Dataset, Index, IntArray
+from gcdbench.data.checked_dataset import OpenedDataset, open_dataset
+from gcdbench.data.splits import Split, index_hash, make_split, remap, row_order
+from gcdbench.data.store.store_folder import cache_root
+from gcdbench.data.store.unreadable_scan import bad_images
+from gcdbench.errors import DataError, UsageError
+from gcdbench.prepare.file_guard import DataState
+
+Tick = Callable[[str, int, int], None]
+"""Told how much of some long work is done."""
+
+
+@dataclass(frozen=True)
+class DataSide:
+    """A dataset with its split, and the true targets that only evaluators see."""
+
+    dataset: OpenedDataset
+    index: Index
+    split: Split
+    test: Index | None
+    """Index of the test part, if the run looks at it."""
+    state: DataState
+    """The image files as they were when the data was opened."""
+    bad: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    """Per part the rows of the whole data set that were left out because their image cannot be read, and why."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Parts the run looks at."""
+        return ("train",) if self.test is None else ("train", "test")
+
+    def bad_items(self) -> list[tuple[str, str]]:
+        """Name and reason of every image that was left out."""
+        names = {part: self.dataset.whole(part).items for part in self.bad}
+        return [(names[part][row], why) for part, rows in self.bad.items() for row, why in rows.items()]
+
+    @property
+    def _indices(self) -> dict[str, Index]:
+        return {"train": self.index} | ({} if self.test is None else {"test": self.test})
+
+    @cached_property
+    def hash(self) -> str:
+        """Hash of every index the run looks at."""
+        return "+".join(index_hash(index, self.dataset.content_hash(part)) for part, index in self._indices.items())
+
+    @cached_property
+    def order(self) -> dict[str, IntArray]:
+        """Per part the row of each number under which methods know its rows."""
+        return {part: row_order(index) for part, index in self._indices.items()}
+
+    @cached_property
+    def numbers(self) -> IntArray:
+        """The number under which methods know each training row."""
+        return np.argsort(self.order["train"])
+
+    @cached_property
+    def numbered(self) -> Split:
+        """The split under the numbers that methods see."""
+        split = self.split
+        labelled, unlabelled = (np.sort(self.numbers[rows]) for rows in (split.labelled, split.unlabelled))
+        target = split.target[self.order["train"]]
+        return dataclasses.replace(split, labelled=labelled, unlabelled=unlabelled, target=target)
+
+    def by_row(self, part: str, numbers: IntArray) -> IntArray:
+        """Where among these numbers the rows of the dataset stand, in its order."""
+        return np.argsort(self.order[part][numbers], kind="stable")
+
+    def test_target(self) -> IntArray:
+        """True targets of the test rows."""
+        assert self.test is not None
+        return remap(self.test.labels, ClassSplit(self.split.base, self.split.novel))
+
+
+def open_data(
+    dataset_class: type[Dataset],
+    root: Path,
+    config: DataConfig,
+    with_test: bool = False,
+    cache: Path | None = None,
+    tick: Tick | None = None,
+) -> DataSide:
+    """Read index and split. Images are not opened, unless those that cannot be read are to be left out."""
+    dataset = open_dataset(dataset_class, root)
+    bad: dict[str, dict[int, str]] = {}
+    parts = ("train", "test") if with_test else ("train",)
+    for part in parts:
+        dataset.index(part)
+        if config.on_bad_image == "skip":
+            bad[part] = _leave_out(dataset, part, cache_root(cache), tick)
+        else:
+            dataset.require_files(part)
+    if config.images is not None:
+        _take_some(dataset, config.images)
+    index, test = dataset.index("train"), dataset.index("test") if with_test else None
+    try:
+        split = make_split(dataset, index, config)
+    except DataError as fault:
+        if not bad.get("train"):
+            raise
+        raise DataError(f"{fault} {len(bad['train'])} images that cannot be read were left out.") from fault
+    return DataSide(dataset, index, split, test, DataState.of(dataset, parts), bad)
+
+
+def _take_some(dataset: OpenedDataset, count: int) -> None:
+    there = len(dataset.index("train"))
+    if count > there:
+        raise UsageError(f"data.images is {count:,}, but {dataset.title} has only {there:,} training images.")
+    if count < there:
+        dataset.take_some("train", count)
+
+
+def _leave_out(dataset: OpenedDataset, part: str, cache: Path, tick: Tick | None) -> dict[int, str]:
+    """Go on without the images of a part that cannot be read."""
+    name = f"looking for {part} images that cannot be read"
+    bad = bad_images(cache, dataset, part, None if tick is None else lambda done, all_: tick(name, done, all_))
+    if len(bad) == len(dataset.index(part)):
+        raise DataError(f"Not one image of {dataset.title} ({part}) can be read; the first: {next(iter(bad.values()))}")
+    if bad:
+        dataset.leave_out(part, list(bad))
+    return bad

@@ -1,0 +1,215 @@
+"""Everything a method will be asked for, tried in the first seconds on a throw-away copy: what fails, fails now."""
+
+from __future__ import annotations
+
+import copy
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gcdbench.contracts import Batch, Progress, Stage
+from gcdbench.errors import GcdbenchError, PluginError, TrainingError
+from gcdbench.prepare.pool import ImagePool
+from gcdbench.prepare.run_context import Workspace
+from gcdbench.runs.sample_rows import FewRows
+from gcdbench.system.plugin_call import plugin_call
+from gcdbench.system.seeding import AmbientStream, fenced_rng, generator
+from gcdbench.system.state_diff import difference
+from gcdbench.training import checkpoint
+from gcdbench.training.method_trainer import Lane, NotFinite
+from gcdbench.training.scoring import predict
+from gcdbench.training.stages import stages_of
+
+STEPS = 2
+FILE = "checkpoint/.rehearsal.tmp"
+_STATE = "what a method keeps from one call to the next must be parameters, buffers or get_extra_state"
+
+
+@dataclass
+class Scene:
+    """One run in rehearsal: a throw-away lane, and the few rows it is shown."""
+
+    space: Workspace
+    lane: Lane
+    stage: Stage
+    few: FewRows
+    folder: Path
+
+    def progress(self, epoch: int, step: int) -> Progress:
+        """As in training; random numbers depend on epoch and step only."""
+        space, stage = self.space, self.stage
+        random = generator(space.config.seed, "rehearsal", stage.name, epoch, step, device=space.compute.device)
+        epoch, step = min(epoch, stage.epochs - 1), min(step, space.sampler.steps - 1)
+        return Progress(stage.name, epoch, stage.epochs, step, space.sampler.steps, random)
+
+    def start_epoch(self, epoch: int) -> None:
+        """Rates and `on_epoch_start`, as before an epoch."""
+        t, lane = self.progress(epoch, 0), self.lane
+        with AmbientStream(self.space.config.seed, "rehearsal", "epoch", epoch):
+            lane.start_epoch(t)
+            lane.method.eval()
+            with torch.no_grad(), plugin_call(lane.name, "on_epoch_start"):
+                lane.method.on_epoch_start(self.pool(), t)
+            lane.method.train()
+
+    def pool(self) -> ImagePool:
+        """The few rows, as the method sees the training set."""
+        return self.few.pool(self.space.config.seed)
+
+    def step(self, epoch: int, step: int) -> dict[str, float]:
+        """One step; its losses."""
+        self.lane.sums = {}
+        batch = self.few.batch(step % STEPS)
+        with AmbientStream(self.space.config.seed, "rehearsal", "step", epoch, step):
+            self.lane.step(_copy(batch), self.progress(epoch, step))
+        losses = self.lane.means()
+        self.lane.require_finite(step)
+        return losses
+
+    def saved(self) -> Any:
+        """The run's state, written to the disk and read back."""
+        path, name = self.folder / FILE, self.lane.name
+        try:
+            with plugin_call(name, "state_dict", passes=(OSError,)):
+                checkpoint.write(path, self.lane.state())
+            return checkpoint.read(path)
+        except (PluginError, TrainingError):
+            raise
+        except GcdbenchError as fault:
+            raise PluginError(
+                f"The state of '{name}' cannot be read back: get_extra_state may hold tensors, numbers, text, lists "
+                "and dictionaries only."
+            ) from fault
+        finally:
+            path.unlink(missing_ok=True)
+            with suppress(OSError):  # not empty, or gone
+                path.parent.rmdir()
+
+    def continued(self, saved: Any) -> Scene:
+        """The same run as another process would find it: a new method with the state that was saved."""
+        lane = Lane(self.lane.name, self.space.method(), self.space.compute)
+        with AmbientStream(self.space.config.seed, "stage", self.stage.name):
+            lane.start_stage(self.stage)
+        try:
+            lane.restore(copy.deepcopy(saved))  # an optimiser may take the tensors themselves
+        except (PluginError, TrainingError):  # told already: a hook, or memory
+            raise
+        except GcdbenchError as fault:
+            raise PluginError(
+                f"The method '{lane.name}' could not go on from its checkpoint: {fault.__cause__ or fault}; {_STATE}."
+            ) from fault
+        lane.method.train()
+        return Scene(self.space, lane, self.stage, self.few, self.folder)
+
+
+class Rehearsal:
+    """Tries runs that see the same batches; the trunk passes are made once for all of them."""
+
+    def __init__(self) -> None:
+        self._few: dict[tuple[int, str], FewRows] = {}
+        self.step_seconds = 0.0
+        """Time of the faster of two steps of the last method, without the trunk."""
+
+    def of(self, space: Workspace, folder: Path) -> str | None:
+        """Two steps of every stage, `on_epoch_start` and `predict` on a few rows, checkpoints written, read and gone
+        on from. A sentence if there is something the user should know; what cannot work is raised."""
+        key = (space.k, space.config.eval.rows)
+        if key not in self._few:
+            self._few[key] = FewRows(space)
+        few, note = self._few[key], None
+        with fenced_rng(space.config.seed, "rehearsal"):
+            lane = Lane(space.config.method, space.method(), space.compute)
+            for stage in stages_of(space, lane.method):
+                with AmbientStream(space.config.seed, "stage", stage.name):
+                    lane.start_stage(stage)
+                if stage.epochs:
+                    note = self._stage(Scene(space, lane, stage, few, folder)) or note
+            predict(space, lane.method, space.config.eval.rows, few.pool(space.config.seed))
+        return note
+
+    def _stage(self, scene: Scene) -> str | None:
+        scene.start_epoch(0)
+        self.step_seconds = float("inf")
+        for number in range(STEPS):
+            scene.few.batch(number)  # trunk passes are not the method's time
+            started = time.monotonic()
+            scene.step(0, number)
+            self.step_seconds = min(self.step_seconds, time.monotonic() - started)
+        notes = (_goes_on_within(scene), _goes_on_after(scene))
+        return notes[0] or notes[1]
+
+
+def _goes_on_within(scene: Scene) -> str | None:
+    """One step more, by the run and by its copy from the checkpoint: why they differ, or None."""
+    saved, name = scene.saved(), scene.lane.name
+    twin = scene.continued(saved)
+    changed = difference(scene.lane.state(), twin.lane.state())
+    if changed is not None:
+        raise PluginError(f"The state of '{name}' does not survive a checkpoint: {changed} changes.")
+    ours = scene.step(0, STEPS)
+    only = f"so it is saved at the end of each epoch only: {_STATE}."
+    try:
+        theirs = twin.step(0, STEPS)
+    except (PluginError, NotFinite) as fault:
+        return f"The method '{name}' cannot go on in the middle of an epoch ({fault}), {only}"
+    changed = _unequal(scene, twin, ours, theirs)
+    if changed is None:
+        return None
+    again = scene.continued(saved)
+    if _unequal(twin, again, theirs, again.step(0, STEPS)) is not None:
+        return f"The method '{name}' does not give the same numbers twice ({changed} differs): no run can be repeated."
+    return f"Continued in the middle of an epoch, '{name}' differs ({changed}), {only}"
+
+
+def _goes_on_after(scene: Scene) -> str | None:
+    """The same across the end of an epoch, where a run must be able to go on."""
+    saved, name = scene.saved(), scene.lane.name
+
+    last = scene.stage.epochs - 1
+
+    def next_epoch(each: Scene) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for epoch in sorted({1, max(1, last)}):  # the last one too, when terms that start late have started
+            each.start_epoch(epoch)
+            found |= {f"{name} in epoch {epoch + 1}": value for name, value in each.step(epoch, 0).items()}
+        return found
+
+    ours = next_epoch(scene)
+    twin = scene.continued(saved)
+    try:
+        theirs = next_epoch(twin)
+    except (PluginError, NotFinite) as fault:
+        raise PluginError(f"The method '{name}' could not go on from its checkpoint: {fault}; {_STATE}.") from fault
+    changed = _unequal(scene, twin, ours, theirs)
+    if changed is None:
+        return None
+    again = scene.continued(saved)
+    if _unequal(twin, again, theirs, next_epoch(again)) is not None:
+        return f"The method '{name}' does not give the same numbers twice ({changed} differs): no run can be repeated."
+    raise PluginError(
+        f"Continued from a checkpoint, the method '{name}' does not do what it would have done ({changed} differs): "
+        f"{_STATE}."
+    )
+
+
+def _copy(batch: Batch) -> Batch:
+    """A method that writes into its batch is caught in training; here it must not spoil the others' rehearsal."""
+    return Batch(
+        batch.tokens.clone(), batch.target.clone(), batch.labelled.clone(), batch.index.clone(), views=batch.views
+    )
+
+
+def _unequal(one: Scene, two: Scene, ours: dict[str, float], theirs: dict[str, float]) -> str | None:
+    """What differs after the same step: to the last bit on a CPU; on a GPU, where sums have no fixed order, losses."""
+    if ours.keys() != theirs.keys():
+        return "the set of losses"
+    if one.space.compute.device.type == "cpu":
+        odd = next((name for name in ours if ours[name] != theirs[name]), None)
+        return f"loss {odd}" if odd is not None else difference(one.lane.state(), two.lane.state())
+    odd = next((n for n in ours if not np.isclose(ours[n], theirs[n], rtol=1e-2, atol=1e-4)), None)
+    return None if odd is None else f"loss {odd}"
