@@ -20,7 +20,7 @@ COMMANDS = {
     "compare": ("compare:compare_command", "Compare methods on finished runs."),
     "table": ("table:table_command", "Make a table or study of a paper."),
     "sweep": (
-        "gcdbench.cli.commands.sweep:sweep_command",
+        "sweep:sweep_command",
         "Make all runs of an experiment, on one machine or a cluster.",
     ),
     "job": ("job:job_command", "Make the runs of one job of a sweep; launchers call this."),
@@ -32,7 +32,7 @@ COMMANDS = {
     "cache": ("cache:cache_group", "Stores of images and tokens: list, delete."),
     "estimate-k": ("estimate_k:estimate_k_command", "Estimate how many classes a dataset has."),
     "verify": (
-        "gcdbench.cli.commands.verify:verify_command",
+        "verify:verify_command",
         "Score the predictions of runs again and compare the record.",
     ),
     "score": ("score:score_command", "Score predictions of any code."),
