@@ -38,10 +38,10 @@ docs: $(VENV)/installed-dev
 
 # Measure speed and exactness at ViT-B/16 geometry (about eight minutes; quick: two).
 bench: $(VENV)/installed
-	$(BIN)/gcdbench bench --output bench.json
+	$(BIN)/python -m benchmarks --output bench.json
 
 bench-quick: $(VENV)/installed
-	$(BIN)/gcdbench bench --quick
+	$(BIN)/python -m benchmarks --quick
 
 # Break runs on purpose for MINUTES, continue them, and compare every bit with an undisturbed run.
 torture: $(VENV)/installed-dev

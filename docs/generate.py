@@ -138,12 +138,12 @@ def scale() -> str:
     from gcdbench.experiments.cost import Assumptions, cost_of
     from gcdbench.experiments.cost_table import cost_sheets
     from gcdbench.experiments.study_runs import Asked
-    from gcdbench.runs.execute import Place
+    from gcdbench.prepare.environment import RunEnvironment
 
     before, _, rest = (DOCS / "scale.md").read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
     experiment = parse_experiment(DOCS.parent / "configs" / "paper.toml")
-    cost = cost_of(experiment, Asked(), Place(), Assumptions())
+    cost = cost_of(experiment, Asked(), RunEnvironment(), Assumptions())
     tables = "\n".join(markdown(sheet) for sheet in cost_sheets(cost))
     return f"{before}{BEGIN}\n{tables}\n{END}{after}"
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         Dataset,
         Evaluator,
         Index,
+        IntArray,
         KEstimate,
         KEstimator,
         Launcher,
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
         Stage,
         Task,
         Tracker,
+        TrainConfig,
         Traits,
         Truth,
     )
-    from gcdbench.runs.execute import run
+    from gcdbench.runs.api import run
     from gcdbench.system.parallel.gather import whole_batch
 
 __version__ = "0.2.0"
@@ -40,6 +42,7 @@ __all__ = [
     "Dataset",
     "Evaluator",
     "Index",
+    "IntArray",
     "KEstimate",
     "KEstimator",
     "Launcher",
@@ -52,6 +55,7 @@ __all__ = [
     "Stage",
     "Task",
     "Tracker",
+    "TrainConfig",
     "Traits",
     "Truth",
     "__version__",
@@ -59,7 +63,7 @@ __all__ = [
     "whole_batch",
 ]
 
-_HOMES = {"run": "gcdbench.runs.execute", "whole_batch": "gcdbench.system.parallel.gather"}
+_HOMES = {"run": "gcdbench.runs.api", "whole_batch": "gcdbench.system.parallel.gather"}
 """Where public names live that are not in `gcdbench.contracts`."""
 
 

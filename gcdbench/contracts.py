@@ -24,12 +24,26 @@ from gcdbench.config.resolve import TrainConfig, ViewConfig
 if TYPE_CHECKING:
     from PIL import Image
 
-    from gcdbench.data.fetch import Archive
-
 IntArray = NDArray[np.int64]
 
 
 # ---------------------------------------------------------------------------------------------- datasets
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A tar archive at a stable public address, which begins with https."""
+
+    url: str
+    md5: str
+    """As the publishers state it: guards against damage, not against an attacker."""
+    sha256: str = ""
+    """Guards against both; empty where none is known, and then https alone vouches for the origin."""
+
+    @property
+    def filename(self) -> str:
+        """Its local name."""
+        return self.url.rsplit("/", 1)[-1]
 
 
 @dataclass(frozen=True)

@@ -72,10 +72,13 @@ class RankLost(GcdbenchError):
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end by a signal other than Ctrl-C's."""
+    """The process was asked to end by a signal."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, agreed: bool = False) -> None:
+        """``agreed``: all ranks of the run stop at the same step, whichever of them got the signal."""
         super().__init__(number)
+        self.number = number
+        self.agreed = agreed
         self.exit_code = 128 + number
 
 

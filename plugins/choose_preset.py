@@ -36,18 +36,20 @@ from gcdbench.analysis.experiment_file import load_experiment
 from gcdbench.config.coercion import parse_assignment
 from gcdbench.contracts import Method
 from gcdbench.evaluation.information import nmi
-from gcdbench.prepare.plan import RunRequest, plan
-from gcdbench.prepare.run_context import Workspace
-from gcdbench.prepare.shared_resources import Cache
-from gcdbench.prepare.token_stores import Shelf, make_stores
+from gcdbench.prepare.environment import RunEnvironment, StoreOptions
+from gcdbench.prepare.request import RunRequest, resolve_request
+from gcdbench.prepare.run_context import RunContext, run_pool
+from gcdbench.prepare.shared_resources import SharedResources
+from gcdbench.prepare.token_stores import make_stores
 from gcdbench.records.run_directory import RunDirectory
 from gcdbench.records.trackers import Trackers
-from gcdbench.runs.execute import Place, workspaces
+from gcdbench.runs.execute import open_runs
 from gcdbench.runs.lane_groups import trunk_groups
-from gcdbench.system.observer import Reporter
-from gcdbench.training.lane import Runner
-from gcdbench.training.loop import train_together
-from gcdbench.training.scoring import predict
+from gcdbench.system.observer import Observer
+from gcdbench.training.evaluate import predict
+from gcdbench.training.isolation import Guard
+from gcdbench.training.lane import Lane
+from gcdbench.training.loop import Clock, train
 
 SEEDS = (100, 101, 102)
 """Seeds of training that no reported result uses."""
@@ -56,30 +58,18 @@ SILHOUETTE_ROWS = 5000
 COLUMNS = ("held-out", "base rows", "balance", "silhouette", "stability", "score")
 
 
-class Keeper(Runner):
-    """Keeps the trained method instead of writing a record."""
-
-    def finish(self) -> None:
-        """Training is over."""
-        assert self.lane is not None
-        self.trained = self.lane.method
-        self.close()
-
-
-def hold_out(space: Workspace, share: float = 0.2) -> np.ndarray:
-    """Hide the labels of a share of the labelled rows; the rows whose labels were hidden."""
-    split = space.data.split
+def hold_out(ctx: RunContext, share: float = 0.2) -> tuple[RunContext, np.ndarray]:
+    """The run with the labels of a share of the labelled rows hidden, and these rows."""
+    split = ctx.data.split
     hidden = np.sort(np.random.default_rng(0).permutation(split.labelled)[: int(share * len(split.labelled))])
     labelled = np.setdiff1d(split.labelled, hidden)
     unlabelled = np.setdiff1d(np.arange(len(split.target)), labelled)
-    space.data = dataclasses.replace(
-        space.data, split=dataclasses.replace(split, labelled=labelled, unlabelled=unlabelled)
-    )
-    space.sampler = type(space.sampler)(space.data.numbered, space.config.train.batch_size)
-    return hidden
+    data = dataclasses.replace(ctx.data, split=dataclasses.replace(split, labelled=labelled, unlabelled=unlabelled))
+    sampler = type(ctx.sampler)(data.numbered, ctx.config.train.batch_size)
+    return dataclasses.replace(ctx, data=data, sampler=sampler), hidden
 
 
-def silhouette(space: Workspace, method: Method, answer: np.ndarray) -> float:
+def silhouette(ctx: RunContext, method: Method, answer: np.ndarray) -> float:
     """Of the predicted clusters, in the normalised features of the method; 0 where there are none."""
     if len(set(answer)) < 2:
         return 0.0
@@ -88,50 +78,56 @@ def silhouette(space: Workspace, method: Method, answer: np.ndarray) -> float:
         found = method.features(tokens)
         return tokens[:, 0] if found is None else F.normalize(found, dim=1)
 
-    queries = space.pool("unlabelled", "features").queries
-    features = queries.features(embed).cpu().numpy()[space.data.by_row("train", queries.index)]
+    queries = run_pool(ctx, "unlabelled", "features").queries
+    features = queries.features(embed).cpu().numpy()[ctx.data.by_row("train", queries.index)]
     some = min(SILHOUETTE_ROWS, len(features))
     return float(silhouette_score(features, answer, sample_size=some, random_state=0))
 
 
-def judge(space: Workspace, trained: Method, held: np.ndarray, expected: float) -> tuple[list[float], np.ndarray]:
+def judge(ctx: RunContext, trained: Method, held: np.ndarray, expected: float) -> tuple[list[float], np.ndarray]:
     """held-out, base rows, balance and silhouette of one trained method, and its predictions."""
-    answer = predict(space, trained, "unlabelled").cluster
-    where = np.searchsorted(space.data.split.unlabelled, held)
-    correct = float((answer[where] == space.data.split.target[held]).mean())
-    base_rows = max(0.0, 1 - abs((answer < len(space.data.split.base)).sum() - expected) / expected)
-    share = np.bincount(answer, minlength=space.k) / len(answer)
-    balance = float(-(share[share > 0] * np.log(share[share > 0])).sum() / np.log(space.k))
-    return [correct, base_rows, balance, silhouette(space, trained, answer)], answer
+    answer = predict(ctx, trained, "unlabelled").cluster
+    where = np.searchsorted(ctx.data.split.unlabelled, held)
+    correct = float((answer[where] == ctx.data.split.target[held]).mean())
+    base_rows = max(0.0, 1 - abs((answer < len(ctx.data.split.base)).sum() - expected) / expected)
+    share = np.bincount(answer, minlength=ctx.k) / len(answer)
+    balance = float(-(share[share > 0] * np.log(share[share > 0])).sum() / np.log(ctx.k))
+    return [correct, base_rows, balance, silhouette(ctx, trained, answer)], answer
 
 
 def measure(
-    requests: Sequence[RunRequest], place: Place, seeds: Sequence[int] = SEEDS
+    requests: Sequence[RunRequest], environment: RunEnvironment, seeds: Sequence[int] = SEEDS
 ) -> list[tuple[np.ndarray, list[np.ndarray]]]:
     """The five criteria of each request, averaged over seeds, and its predictions; all of a seed train in lanes."""
     rows: list[list[list[float]]] = [[] for _ in requests]
     answers: list[list[np.ndarray]] = [[] for _ in requests]
-    cache = Cache()
+    shared = SharedResources(environment)
     for seed in seeds:
-        runners, facts = [], []
+        lanes, facts, trained = [], [], dict[int, Method]()
         for number, request in enumerate(requests):
-            space = next(workspaces(plan(dataclasses.replace(request, seeds=(seed,))), place, Reporter(), cache))
-            ratio = space.config.data.label_ratio
-            expected = len(space.data.split.labelled) * (1 - ratio) / ratio
-            held = hold_out(space)
-            run = RunDirectory(place.runs / f"{number}-{seed}")
+            asked = resolve_request(dataclasses.replace(request, seeds=(seed,)))
+            prepared = next(open_runs(asked, shared))
+            ratio = prepared.config.data.label_ratio
+            expected = len(prepared.data.split.labelled) * (1 - ratio) / ratio
+            ctx, held = hold_out(prepared)
+            run = RunDirectory(environment.runs / f"{number}-{seed}")
             run.open()
             run.write_config({})
-            runners.append(Keeper(space, run, Trackers((), print)))
+            lanes.append(Lane(ctx, run, Trackers((), print)))
             facts.append((held, expected + len(held)))
-        for group in trunk_groups(runner.space for runner in runners):  # those that see the same batches
-            make_stores(group[0], Reporter())
-            chosen = {id(space) for space in group}
-            train_together([runner for runner in runners if id(runner.space) in chosen], Reporter())
-        for number, (runner, (held, expected)) in enumerate(zip(runners, facts, strict=True)):
-            if runner.fault is not None:
-                raise runner.fault
-            found, answer = judge(runner.space, runner.trained.eval(), held, expected)
+
+        def keep(lane: Lane, trained: dict[int, Method] = trained) -> None:
+            trained[id(lane)] = lane.trainer.method
+            lane.close()
+
+        for group in trunk_groups(lane.ctx for lane in lanes):  # those that see the same batches
+            make_stores(group[0], Observer())
+            chosen = {id(ctx) for ctx in group}
+            train([lane for lane in lanes if id(lane.ctx) in chosen], Guard(Observer()), Clock(), keep)
+        for number, (lane, (held, expected)) in enumerate(zip(lanes, facts, strict=True)):
+            if lane.fault is not None:
+                raise lane.fault
+            found, answer = judge(lane.ctx, trained[id(lane)].eval(), held, expected)
             rows[number].append(found)
             answers[number].append(answer)
     return [
@@ -168,9 +164,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         backbone = experiment.backbones[0] if experiment.backbones else None
     requests = requests_of(asked.method, asked.choices, shared, dataset=dataset, backbone=backbone)
     with tempfile.TemporaryDirectory() as folder:
-        place = Place(Path(folder), asked.data_root, shelf=Shelf.at(asked.cache))
+        environment = RunEnvironment(Path(folder), asked.data_root, store_options=StoreOptions.at(asked.cache))
         print("  ".join(COLUMNS) + "  settings")
-        for request, (found, _) in zip(requests, measure(requests, place), strict=True):
+        for request, (found, _) in zip(requests, measure(requests, environment), strict=True):
             values = zip((*found, found.mean()), COLUMNS, strict=True)
             chosen = {key: value for key, value in request.settings.items() if key not in shared}
             told = " ".join(f"{key}={value}" for key, value in chosen.items())

@@ -127,11 +127,11 @@ def _labelled(runs: Path, experiment: str) -> dict[str, list[Any]]:
     """Records of each row of an experiment, by its label."""
     from gcdbench.analysis.experiment_file import load_experiment
     from gcdbench.experiments.study_runs import Asked, make_studies
-    from gcdbench.runs.execute import Place
-    from gcdbench.system.observer import Reporter
+    from gcdbench.prepare.environment import RunEnvironment
+    from gcdbench.system.observer import Observer
 
     asked = Asked(seeds=SEEDS)
-    (study,), _ = make_studies(load_experiment(experiment), asked, Place(runs), Reporter(), recorded=True)
+    (study,), _ = make_studies(load_experiment(experiment), asked, RunEnvironment(runs), Observer(), recorded=True)
     return {line.row.label: list(line.records) for line in study.lines}
 
 

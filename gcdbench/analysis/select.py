@@ -9,26 +9,10 @@ from typing import Any
 
 from gcdbench.analysis.setups import Setup, backbone_of, distinct_names, group, irrelevant, spell
 from gcdbench.backbone.catalogue import short_name
+from gcdbench.config.method_ref import MethodRef
 from gcdbench.config.resolve import NEUTRAL, NOT_IN_IDENTITY, RunConfig, decisive, flat_config
 from gcdbench.errors import UsageError
 from gcdbench.records.record import Record
-
-
-@dataclass(frozen=True)
-class Contestant:
-    """A method as asked for: `rlcd` or `rlcd:released`."""
-
-    method: str
-    recipe: str | None = None
-
-    @staticmethod
-    def parse(text: str) -> Contestant:
-        """From the command line."""
-        method, _, recipe = text.partition(":")
-        return Contestant(method, recipe or None)
-
-    def __str__(self) -> str:
-        return self.method if self.recipe is None else f"{self.method}:{self.recipe}"
 
 
 @dataclass(frozen=True)
@@ -118,7 +102,7 @@ class Selection:
 
 def select(
     records: Iterable[Record],
-    contestants: Sequence[Contestant],
+    contestants: Sequence[MethodRef],
     wanted: Wanted,
     default_recipe: Callable[[str], str | None],
     all_setups: bool = False,
@@ -142,15 +126,15 @@ def select(
     return found
 
 
-def _is(contestant: Contestant, setup: Setup) -> bool:
+def _is(contestant: MethodRef, setup: Setup) -> bool:
     return setup.method == contestant.method and contestant.recipe in (None, setup.recipe)
 
 
 def _select(
     place: tuple[str, str],
     setups: Sequence[Setup],
-    contestants: Sequence[Contestant],
-    chooser: Callable[[Contestant, Sequence[Setup]], list[Setup]] | None,
+    contestants: Sequence[MethodRef],
+    chooser: Callable[[MethodRef, Sequence[Setup]], list[Setup]] | None,
 ) -> Selection:
     chosen: list[Setup] = []
     missing: list[str] = []
@@ -170,7 +154,7 @@ def _select(
 
 
 def _prescribed(
-    contestant: Contestant,
+    contestant: MethodRef,
     candidates: Sequence[Setup],
     wanted: Wanted,
     default_recipe: Callable[[str], str | None],

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -15,7 +15,7 @@ from gcdbench.cli.options import Finite, PathType, data_root_option, device_opti
 from gcdbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from gcdbench.runs.execute import Place
+    from gcdbench.prepare.environment import RunEnvironment
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -46,7 +46,7 @@ _OPTIONS = (
 _GPUS = click.option(
     "--gpus",
     type=click.IntRange(1),
-    help="Train each run on so many GPUs (on a CPU: processes) of this machine; the result is that of one.",
+    help="Train each run on this many GPUs (on a CPU: processes) of this machine; the result is that of one.",
 )
 
 
@@ -57,56 +57,51 @@ def where_options(command: Command) -> Command:
     return command
 
 
-def place_options(command: Command) -> Command:
-    """The same for a command that is run on as many ranks as the user or a launcher wants."""
-    return where_options(_GPUS(_on_ranks(command)))
+def environment_options(command: Command) -> Command:
+    """The same and `--gpus`, for a command that works within `on_ranks`."""
+    return where_options(_GPUS(command))
 
 
-def _on_ranks(command: Command) -> Command:
-    @functools.wraps(command)
-    def wrapped(gpus: int | None, **options: Any) -> Any:
-        from gcdbench.system.parallel.spawn import launched
+@contextmanager
+def on_ranks(options: dict[str, Any], alone: bool = False) -> Iterator[RunEnvironment]:
+    """Where and with what to make runs, on as many ranks as the user or a launcher wants: started here, in which case
+    this process only looks after them, or joined. Removes these options from a command's options.
 
-        wanted = 1 if options.get("dry_run") and not launched() else gpus
-        return on_ranks(wanted, options["device"], lambda: command(**options))
+    ``alone`` starts none, for what one process does as well.
+    """
+    from gcdbench.system.parallel.spawn import launched
 
-    return cast(Command, wrapped)
+    gpus = options.pop("gpus", None)
+    if launched():
+        from gcdbench.system.parallel.join import joined
 
+        if gpus is not None and gpus != int(os.environ["WORLD_SIZE"]):
+            raise UsageError(f"--gpus is {gpus}, but a launcher has started {os.environ['WORLD_SIZE']} processes.")
+        with joined(options["device"]) as ranks:
+            if not ranks.first:  # whatever it would print, the first rank prints
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            yield take_environment(options)
+        return
+    if (gpus or 1) > 1 and not alone:
+        from gcdbench.system.parallel.spawn import start_ranks
 
-def on_ranks(gpus: int | None, device: str, action: Callable[[], Any]) -> Any:
-    """Do something on so many ranks: start them, or join those that a launcher has started."""
-    from gcdbench.system.parallel.spawn import launched, start_ranks
-
-    if not launched():
-        if (gpus or 1) == 1:
-            return action()
         context = click.get_current_context()
-        context.exit(start_ranks(context.obj["arguments"], gpus or 1))
-    from gcdbench.system.parallel.join import joined
-
-    if gpus is not None and gpus != int(os.environ["WORLD_SIZE"]):
-        raise UsageError(f"--gpus is {gpus}, but a launcher has started {os.environ['WORLD_SIZE']} processes.")
-    with joined(device) as ranks:
-        if not ranks.first:  # whatever it would print, the first rank prints
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return action()
+        context.exit(start_ranks(context.obj["arguments"], gpus))
+    yield take_environment(options)
 
 
-def take_place(options: dict[str, Any]) -> Place:
+def take_environment(options: dict[str, Any]) -> RunEnvironment:
     """Remove these options from a command's options; those it does not have keep their defaults."""
     from gcdbench.data.data_root import data_root
-    from gcdbench.prepare.token_stores import Shelf
-    from gcdbench.runs.execute import Place
-    from gcdbench.runs.lane_groups import MAX_LANES
+    from gcdbench.prepare.environment import CHECKPOINT_EVERY, MAX_LANES, RunEnvironment, StoreOptions
     from gcdbench.system.parallel.join import current
-    from gcdbench.training.loop import CHECKPOINT_EVERY
 
-    return Place(
+    return RunEnvironment(
         runs=options.pop("runs"),
         root=data_root(options.pop("data_root")),
         device=options.pop("device"),
         workers=options.pop("workers", None),
-        shelf=Shelf.at(options.pop("cache", None), options.pop("image_store", True)),
+        store_options=StoreOptions.at(options.pop("cache", None), options.pop("image_store", True)),
         lanes=options.pop("lanes", None) or MAX_LANES,
         checkpoint_every=CHECKPOINT_EVERY if (every := options.pop("checkpoint_every", None)) is None else every,
         ranks=current(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib import import_module
 
@@ -38,7 +39,6 @@ COMMANDS = {
     "score": ("score:score_command", "Score predictions of any code."),
     "new-plugin": ("new_plugin:new_plugin_command", "Write a plugin package to start from."),
     "check": ("check:check_command", "Check a plugin: the conformance kit."),
-    "bench": ("bench:bench_command", "Measure speed and exactness."),
     "env": ("env:env_command", "Show versions, devices and folders, for a bug report."),
 }
 """Module and function of each command in `cli/commands`, and what it is for; imported only when it is called."""
@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt) as fault:
         reason = fault.__cause__ or fault  # click wraps every KeyboardInterrupt
-        ended = isinstance(reason, Terminated)
+        ended = isinstance(reason, Terminated) and reason.number != signal.SIGINT
         _say(f"{'Ended by a signal' if ended else 'Interrupted'}. {_SAVED}")
         sys.exit(reason.exit_code if isinstance(reason, Terminated) else 130)
     except BrokenPipeError:

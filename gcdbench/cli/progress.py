@@ -12,12 +12,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.text import Text
 
 from gcdbench.cli.output import err
-from gcdbench.contracts import Progress as Where
 from gcdbench.errors import GcdbenchError
-from gcdbench.prepare.run_context import Workspace
-from gcdbench.system.observer import Reporter
+from gcdbench.system.observer import Observer, RunName, Step
 from gcdbench.system.parallel.join import current
-from gcdbench.training.lane import Runner
 
 REFRESH = 0.5
 """Seconds between refreshes in a terminal."""
@@ -25,7 +22,7 @@ QUIET = 10.0
 """Seconds between lines where there is no terminal."""
 
 
-class Display(Reporter):
+class Display(Observer):
     """Shows epoch, step, loss terms, rate and time left."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -58,25 +55,24 @@ class Display(Reporter):
             self.live.stop()
             self.live = None
 
-    def started(self, spaces: Sequence[Workspace], resumed_at: int) -> None:
+    def started(self, runs: Sequence[RunName], resumed_at: int) -> None:
         """A new bar."""
-        config = spaces[0].config
-        names = ", ".join(dict.fromkeys(s.config.method for s in spaces))
-        lanes = f" in {len(spaces)} lanes" if len(spaces) > 1 else f", seed {config.seed}"
-        name = f"{names} on {config.dataset}{lanes}"
+        names = ", ".join(dict.fromkeys(run.method for run in runs))
+        lanes = f" in {len(runs)} lanes" if len(runs) > 1 else f", seed {runs[0].seed}"
+        name = f"{names} on {runs[0].dataset}{lanes}"
         if resumed_at:
-            self.console.print(f"{name}: going on after epoch {resumed_at}", markup=False)
+            self.console.print(f"{name}: resuming after epoch {resumed_at}", markup=False)
         elif self.live is None:
-            self.console.print(f"{name}: training {max(s.config.train.epochs for s in spaces)} epochs", markup=False)
+            self.console.print(f"{name}: training {max(run.epochs for run in runs)} epochs", markup=False)
         self._drop()
         self.task = self.bar.add_task(name, total=None, where="", rate="")
         self.marks = (time.monotonic(), -1)
         self.last = time.monotonic()
 
-    def step(self, t: Where, runners: Sequence[Runner]) -> None:
+    def step(self, step: Step) -> None:
         """Refresh now and then."""
         now = time.monotonic()
-        done = t.epoch * t.steps_per_epoch + t.step + 1
+        done = step.epoch * step.steps_per_epoch + step.step + 1
         if self.marks[1] < 0:
             self.marks = (now, done)
         if now - self.last < (REFRESH if self.live else QUIET):
@@ -84,9 +80,9 @@ class Display(Reporter):
         self.last = now
         since, first = self.marks
         rate = (done - first) / (now - since) if now > since else 0.0
-        total = t.epochs * t.steps_per_epoch
-        where = f"epoch {t.epoch + 1}/{t.epochs} step {t.step + 1}/{t.steps_per_epoch}"
-        terms = _terms(runners)
+        total = step.epochs * step.steps_per_epoch
+        where = f"epoch {step.epoch + 1}/{step.epochs} step {step.step + 1}/{step.steps_per_epoch}"
+        terms = _terms(step)
         if self.live is None:
             left = (total - done) / rate if rate else 0.0
             self.console.print(f"  {where}  {terms}  {_rate(rate)}  {left:.0f} s left", markup=False)
@@ -110,10 +106,9 @@ class Display(Reporter):
             self.bar.remove_task(self.side)
             self.side = None
 
-    def dropped(self, space: Workspace, fault: GcdbenchError) -> None:
+    def dropped(self, run: RunName, fault: GcdbenchError) -> None:
         """A line that stays."""
-        config = space.config
-        self.console.print(f"{config.method} ({config.recipe}), seed {config.seed} stopped: {fault}", markup=False)
+        self.console.print(f"{run.method} ({run.recipe}), seed {run.seed} stopped: {fault}", markup=False)
 
     def announce(self, text: str) -> None:
         """A line that stays above the bar."""
@@ -138,11 +133,11 @@ class Display(Reporter):
             self.task = None
 
 
-def _terms(runners: Sequence[Runner]) -> str:
+def _terms(step: Step) -> str:
     """Every loss term of a single lane, the total of each of several."""
-    if len(runners) == 1:
-        return "  ".join(f"{name} {value:.3f}" for name, value in runners[0].latest.items())
-    return "  ".join(f"{r.space.config.method} {r.latest['total']:.3f}" for r in runners if "total" in r.latest)
+    if len(step.lanes) == 1:
+        return "  ".join(f"{name} {value:.3f}" for name, value in step.lanes[0][1].items())
+    return "  ".join(f"{run.method} {losses['total']:.3f}" for run, losses in step.lanes if "total" in losses)
 
 
 def _rate(steps: float) -> str:
@@ -150,7 +145,7 @@ def _rate(steps: float) -> str:
     return f"{steps:.1f} steps/s" if steps >= 1 or steps == 0 else f"{1 / steps:.1f} s/step"
 
 
-class Hidden(Reporter):
+class Hidden(Observer):
     """Shows nothing: for ranks other than the first."""
 
     def __enter__(self) -> Hidden:

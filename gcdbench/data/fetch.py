@@ -14,31 +14,15 @@ import urllib.parse
 import urllib.request
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gcdbench.contracts import Archive
 from gcdbench.errors import DataError
 
 CHUNK = 1 << 20
 Report = Callable[[int, int | None], None]
 """Called with bytes done and bytes in all (None if the server does not say)."""
-
-
-@dataclass(frozen=True)
-class Archive:
-    """A tar archive at a stable public address, which begins with https."""
-
-    url: str
-    md5: str
-    """As the publishers state it: guards against damage, not against an attacker."""
-    sha256: str = ""
-    """Guards against both; empty where none is known, and then https alone vouches for the origin."""
-
-    @property
-    def filename(self) -> str:
-        """Its local name."""
-        return self.url.rsplit("/", 1)[-1]
 
 
 def matches(path: Path, archive: Archive) -> bool:

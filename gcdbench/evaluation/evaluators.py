@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gcdbench.contracts import Evaluator, IntArray, Prediction, Truth
-from gcdbench.evaluation import cluster_accuracy as accuracy
 from gcdbench.evaluation.information import ari, nmi
+from gcdbench.toolbox import cluster_accuracy as accuracy
 
 
 def mapped(truth: Truth, prediction: Prediction) -> IntArray:

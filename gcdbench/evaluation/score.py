@@ -10,9 +10,9 @@ import numpy as np
 
 from gcdbench.contracts import IntArray
 from gcdbench.errors import DataError, UsageError
-from gcdbench.evaluation import cluster_accuracy
 from gcdbench.evaluation.information import ari, nmi
 from gcdbench.system.files import not_a_file, read_json
+from gcdbench.toolbox import cluster_accuracy
 
 MAX_LABEL = 10_000
 """Tables grow with the square of the largest label."""

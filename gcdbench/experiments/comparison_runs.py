@@ -6,26 +6,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gcdbench import registry
-from gcdbench.analysis.select import Contestant, Selection, Wanted, select
+from gcdbench.analysis.select import Selection, Wanted, select
 from gcdbench.analysis.setups import group
+from gcdbench.config.method_ref import MethodRef
 from gcdbench.config.resolve import NEUTRAL, flat_config
 from gcdbench.errors import GcdbenchError, UsageError, unknown
 from gcdbench.experiments.jobs import Job, run_jobs
-from gcdbench.prepare.plan import RunRequest, plan
+from gcdbench.prepare.request import RunRequest, resolve_request
 from gcdbench.records.find import read_runs
 from gcdbench.records.record import Record
-from gcdbench.runs.execute import Place
-from gcdbench.system.observer import Reporter
+from gcdbench.runs.execute import RunEnvironment
+from gcdbench.system.observer import Observer
 
 DEFAULT_SEEDS = (0, 1, 2)
 """Seeds of missing runs where neither the user nor a finished run names any."""
 
 
 def gather(
-    contestants: Sequence[Contestant],
+    contestants: Sequence[MethodRef],
     wanted: Wanted,
-    place: Place,
-    reporter: Reporter,
+    environment: RunEnvironment,
+    observer: Observer,
     *,
     run_missing: bool = False,
     all_setups: bool = False,
@@ -35,20 +36,20 @@ def gather(
 
     ``alone`` lets a dataset without any run pass, because its published numbers are shown.
     """
-    records, _, faults = read_runs(place.runs)
+    records, _, faults = read_runs(environment.runs)
     for fault in faults:
-        reporter.warn(fault)
+        observer.warn(fault)
     _check_names(contestants, records)
     if run_missing:
-        known = (Contestant(c.method, c.recipe or default_recipe(c.method)) for c in contestants)
+        known = (MethodRef(c.method, c.recipe or default_recipe(c.method)) for c in contestants)
         contestants = list(dict.fromkeys(known))
-        records = _train(contestants, wanted, records, place, reporter)
+        records = _train(contestants, wanted, records, environment, observer)
         all_setups = True  # what was just made for these methods is what is meant, however it is set up
     found = select(records, contestants, wanted, default_recipe, all_setups)
-    _check_complete(contestants, wanted, found, records, place.runs, alone)
+    _check_complete(contestants, wanted, found, records, environment.runs, alone)
     for selection in found:
         if selection.problem is not None:
-            reporter.warn(selection.problem)
+            observer.warn(selection.problem)
     if wanted.datasets:
         return found
     return [s for s in found if len(s.setups) > 1 or (s.setups and len(contestants) == 1)]
@@ -63,11 +64,11 @@ def default_recipe(method: str) -> str | None:
 
 
 def _train(
-    contestants: Sequence[Contestant],
+    contestants: Sequence[MethodRef],
     wanted: Wanted,
     records: Sequence[Record],
-    place: Place,
-    reporter: Reporter,
+    environment: RunEnvironment,
+    observer: Observer,
 ) -> list[Record]:
     """Run every method on the same seeds of each dataset; the records of exactly these runs."""
     if not wanted.datasets:
@@ -86,8 +87,8 @@ def _train(
             )
             jobs.append(Job(str(contestant), request))
     for job in jobs:
-        plan(job.request)  # a wrong key or value is told before the first run is trained
-    outcomes = run_jobs(jobs, place, reporter)
+        resolve_request(job.request)  # a wrong key or value is told before the first run is trained
+    outcomes = run_jobs(jobs, environment, observer)
     failed = [(o.job.label, o.fault) for o in outcomes if o.fault is not None]
     if failed:
         raise _failure(failed)
@@ -95,7 +96,7 @@ def _train(
 
 
 def _seeds(
-    contestants: Sequence[Contestant], wanted: Wanted, dataset: str, records: Sequence[Record]
+    contestants: Sequence[MethodRef], wanted: Wanted, dataset: str, records: Sequence[Record]
 ) -> tuple[int, ...]:
     """Seeds that fitting runs of these methods have already; the default ones where that is less than two."""
     asked = {(c.method, c.recipe) for c in contestants}
@@ -104,7 +105,7 @@ def _seeds(
     return tuple(sorted(there if len(there) > 1 else there | set(DEFAULT_SEEDS)))
 
 
-def _check_names(contestants: Sequence[Contestant], records: Sequence[Record]) -> None:
+def _check_names(contestants: Sequence[MethodRef], records: Sequence[Record]) -> None:
     known = {p.name for p in registry.plugins("method")} | {r.method for r in records}
     for contestant in contestants:
         if contestant.method not in known:
@@ -118,7 +119,7 @@ def _failure(faults: Sequence[tuple[str, GcdbenchError]]) -> GcdbenchError:
 
 
 def _check_complete(
-    contestants: Sequence[Contestant],
+    contestants: Sequence[MethodRef],
     wanted: Wanted,
     found: Sequence[Selection],
     records: Sequence[Record],
@@ -145,7 +146,7 @@ def _check_complete(
             )
 
 
-def _instead(absent: Sequence[Contestant], wanted: Wanted, dataset: str, records: Sequence[Record]) -> str:
+def _instead(absent: Sequence[MethodRef], wanted: Wanted, dataset: str, records: Sequence[Record]) -> str:
     """Set-ups that exist but do not fit what was asked for."""
     methods = {c.method for c in absent}
     there = [r for r in records if r.dataset == dataset and r.method in methods]

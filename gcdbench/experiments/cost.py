@@ -17,7 +17,7 @@ from gcdbench.errors import GcdbenchError
 from gcdbench.evaluation.selection import selection_rule
 from gcdbench.experiments.operation_counts import RunCount, count_run
 from gcdbench.experiments.study_runs import Asked, installed_rows, prepare_studies
-from gcdbench.runs.execute import Place
+from gcdbench.runs.execute import RunEnvironment
 
 WAYS = ("alone", "lanes", "eval_store", "train_views")
 """Ways to make the runs, each with the savings of those before it; the last one trains on stored views."""
@@ -82,11 +82,11 @@ class SweepCost:
 
     def total(self, way: str) -> float:
         """Operations of all runs."""
-        return sum(place.operations[way] for place in self.places)
+        return sum(environment.operations[way] for environment in self.places)
 
     def stored_images(self) -> float:
         """Bytes of all packed images: once for all backbones."""
-        return sum({place.dataset: place.image_store for place in self.places}.values())
+        return sum({environment.dataset: environment.image_store for environment in self.places}.values())
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -108,7 +108,7 @@ class SweepCost:
         }
 
 
-def cost_of(experiment: Experiment, asked: Asked, place: Place, assumed: Assumptions) -> SweepCost:
+def cost_of(experiment: Experiment, asked: Asked, environment: RunEnvironment, assumed: Assumptions) -> SweepCost:
     """Count every run of an experiment once."""
     places: dict[tuple[str, str], list[RunCount]] = {}
     uncounted: dict[str, None] = {}
@@ -118,7 +118,7 @@ def cost_of(experiment: Experiment, asked: Asked, place: Place, assumed: Assumpt
         counts = places.setdefault((study.dataset, study.backbone), [])
         for job in jobs.values():
             try:
-                one = count_run(dataclasses.replace(job.request, seeds=(0,)), place.root)
+                one = count_run(dataclasses.replace(job.request, seeds=(0,)), environment.root)
             except GcdbenchError as fault:
                 uncounted[f"{job.label}: {fault}"] = None
                 continue
@@ -129,7 +129,7 @@ def cost_of(experiment: Experiment, asked: Asked, place: Place, assumed: Assumpt
             if one.stages:
                 name = f"{study.backbone}: {one.config.method} ({one.config.recipe}), {study.dataset}"
                 per_image[name] = _per_image(one)
-    found = [_place(d, b, counts, place.lanes, assumed) for (d, b), counts in places.items() if counts]
+    found = [_place(d, b, counts, environment.lanes, assumed) for (d, b), counts in places.items() if counts]
     rows = installed_rows(experiment)
     missing = tuple(row.label for row in experiment.rows if row not in rows)
     return SweepCost(experiment.title, assumed, tuple(found), missing, tuple(uncounted), per_image)

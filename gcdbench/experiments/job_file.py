@@ -11,11 +11,11 @@ from gcdbench.config.coercion import coerce
 from gcdbench.config.resolve import Layer
 from gcdbench.data.data_root import data_root
 from gcdbench.errors import UsageError
-from gcdbench.prepare.plan import RunRequest
-from gcdbench.prepare.token_stores import Shelf
-from gcdbench.runs.execute import Place
+from gcdbench.prepare.request import RunRequest
+from gcdbench.prepare.token_stores import StoreOptions
+from gcdbench.runs.execute import RunEnvironment
 from gcdbench.system.files import read_json, write_json
-from gcdbench.system.parallel.communicator import ALONE, Ranks
+from gcdbench.system.parallel.communicator import ALONE, Communicator
 
 VERSION = 2
 READS = (1, 2)
@@ -23,7 +23,7 @@ READS = (1, 2)
 
 
 @dataclass(frozen=True)
-class JobPlace:
+class JobEnvironment:
     """Where and with what the runs of a job are made; folders as all machines see them."""
 
     runs: str
@@ -37,14 +37,14 @@ class JobPlace:
     lanes: int = 32
     checkpoint_every: float = 300.0
 
-    def open(self, ranks: Ranks = ALONE) -> Place:
+    def open(self, ranks: Communicator = ALONE) -> RunEnvironment:
         """As the engine wants it."""
-        return Place(
+        return RunEnvironment(
             Path(self.runs),
             data_root(Path(self.data_root)),
             self.device,
             self.workers,
-            Shelf.at(Path(self.cache), self.image_store),
+            StoreOptions.at(Path(self.cache), self.image_store),
             self.lanes,
             self.checkpoint_every,
             ranks,
@@ -55,7 +55,7 @@ class JobPlace:
 class JobFile:
     """What a job does."""
 
-    place: JobPlace
+    environment: JobEnvironment
     requests: tuple[RunRequest, ...]
     run_ids: tuple[str, ...]
     """Which runs these make; a machine that sees other data or plugins would make others."""
@@ -63,7 +63,7 @@ class JobFile:
     def write(self, path: Path) -> None:
         """As JSON."""
         runs = [{"run_id": i, **_plain(r)} for i, r in zip(self.run_ids, self.requests, strict=True)]
-        write_json(path, {"version": VERSION, "place": asdict(self.place), "runs": runs})
+        write_json(path, {"version": VERSION, "place": asdict(self.environment), "runs": runs})
 
     @staticmethod
     def read(path: Path) -> JobFile:
@@ -74,9 +74,9 @@ class JobFile:
                 raise UsageError(
                     f"{path} is of version {tree['version']}; this gcdbench reads versions 1 to {VERSION}."
                 )
-            place = JobPlace(**_checked(tree["place"], get_type_hints(JobPlace), "place"))
+            environment = JobEnvironment(**_checked(tree["place"], get_type_hints(JobEnvironment), "place"))
             runs = tree["runs"]
-            return JobFile(place, tuple(map(_request, runs)), tuple(str(entry["run_id"]) for entry in runs))
+            return JobFile(environment, tuple(map(_request, runs)), tuple(str(entry["run_id"]) for entry in runs))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
             raise UsageError(f"{path} cannot be read as a job of a sweep ({type(fault).__name__}: {fault}).") from fault
 

@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gcdbench.errors import GcdbenchError
-from gcdbench.prepare.plan import RunRequest, plan
-from gcdbench.prepare.run_context import Workspace
-from gcdbench.prepare.shared_resources import Cache
+from gcdbench.prepare.environment import RunEnvironment
+from gcdbench.prepare.request import RunRequest, resolve_request
+from gcdbench.prepare.run_context import RunContext, build_method
+from gcdbench.prepare.shared_resources import SharedResources
 from gcdbench.records.record import Record
 from gcdbench.runs.dry_run import StepTime, step_time
-from gcdbench.runs.execute import Place, directory, execute_all, status, workspaces
+from gcdbench.runs.execute import ExecuteOptions, execute, open_runs, run_directory
 from gcdbench.runs.lane_groups import stream_key
-from gcdbench.system.observer import Reporter
-from gcdbench.training.stages import stages_of
+from gcdbench.system.observer import Observer
+from gcdbench.training.batches import stages_of
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Job:
 
 
 @dataclass
-class Outcome:
+class JobOutcome:
     """What came of a job."""
 
     job: Job
@@ -35,24 +36,18 @@ class Outcome:
     fault: GcdbenchError | None = None
 
 
-def run_jobs(jobs: Sequence[Job], place: Place, reporter: Reporter, train: bool = True) -> list[Outcome]:
-    """Run all jobs, in lanes where they share batches; one that fails keeps its fault and the others go on.
+def run_jobs(
+    jobs: Sequence[Job], environment: RunEnvironment, observer: Observer, train: bool = True
+) -> list[JobOutcome]:
+    """Run all jobs, in lanes where they share batches; one that fails keeps its fault and the others continue.
 
     ``train`` False takes finished runs only.
     """
-    cache = Cache()
-    outcomes = [Outcome(job) for job in jobs]
-    owned: list[tuple[Outcome, Workspace]] = []
-    for outcome in outcomes:
-        try:
-            request = outcome.job.request
-            spaces = place.ranks.together(lambda r=request: list(workspaces(plan(r), place, reporter, cache)))  # type: ignore[misc]
-        except GcdbenchError as fault:
-            outcome.fault = fault
-            continue
-        owned += [(outcome, s) for s in spaces if train or directory(s, place.runs).finished]
-    results = execute_all([space for _, space in owned], place, reporter)
-    for (outcome, _), result in zip(owned, results, strict=True):
+    accepts = (lambda number, ctx: True) if train else (lambda number, ctx: run_directory(ctx).finished)
+    how = ExecuteOptions(keep_going=True, accepts=accepts)
+    outcomes = [JobOutcome(job) for job in jobs]
+    for result in execute([job.request for job in jobs], environment, observer, how):
+        outcome = outcomes[result.request]
         if result.record is not None:
             outcome.records.append(result.record)
         outcome.fault = outcome.fault or result.fault
@@ -81,44 +76,44 @@ class PlannedRun:
 
 
 def plan_jobs(
-    jobs: Sequence[Job], place: Place, reporter: Reporter
+    jobs: Sequence[Job], environment: RunEnvironment, observer: Observer
 ) -> tuple[list[PlannedRun], dict[str, GcdbenchError]]:
     """Every run of the jobs with a time estimate, each run id once; and why jobs cannot run, by what they are."""
-    cache = Cache()
-    found: dict[str, tuple[str, Workspace]] = {}
+    shared = SharedResources(environment, observer)
+    found: dict[str, tuple[str, RunContext]] = {}
     faults: dict[str, GcdbenchError] = {}
     for job in jobs:
         try:
-            for space in workspaces(plan(job.request), place, reporter, cache):
-                found.setdefault(space.run_id, (job.label, space))
+            for ctx in open_runs(resolve_request(job.request), shared):
+                found.setdefault(ctx.run_id, (job.label, ctx))
         except GcdbenchError as fault:
             faults[f"{job.label} on {job.request.dataset}"] = fault
-    waiting = [space for _, space in found.values() if not directory(space, place.runs).finished]
-    sharing = [stream_key(space) for space in waiting]
+    waiting = [ctx for _, ctx in found.values() if not run_directory(ctx).finished]
+    sharing = [stream_key(ctx) for ctx in waiting]
     times: dict[tuple[Any, ...], StepTime] = {}
     planned = []
-    for label, space in found.values():
-        lanes = min(max(1, sharing.count(stream_key(space))), place.lanes)
+    for label, ctx in found.values():
+        lanes = min(max(1, sharing.count(stream_key(ctx))), environment.lanes)
         try:
-            planned.append(_planned(label, space, place, lanes, times))
+            planned.append(_planned(label, ctx, environment, lanes, times))
         except GcdbenchError as fault:
-            faults[f"{label} on {space.config.dataset}"] = fault
+            faults[f"{label} on {ctx.config.dataset}"] = fault
     return planned, faults
 
 
 def _planned(
-    label: str, space: Workspace, place: Place, lanes: int, times: dict[tuple[Any, ...], StepTime]
+    label: str, ctx: RunContext, environment: RunEnvironment, lanes: int, times: dict[tuple[Any, ...], StepTime]
 ) -> PlannedRun:
-    config, folder = space.config, directory(space, place.runs)
-    now = status(folder)
+    config, folder = ctx.config, run_directory(ctx)
+    now = folder.status
     seconds = 0.0
     if now != "finished":
         # Steps of one method on one backbone cost about the same whatever its weights are: measured once.
         key = (config.method, config.recipe, config.dataset, config.backbone, config.train.batch_size, config.views)
         if key not in times:
-            times[key], _ = step_time(space)
-        epochs = sum(stage.epochs for stage in stages_of(space, space.method())) - len(folder.epochs())
-        seconds = (times[key].trunk / lanes + times[key].own) * space.sampler.steps * max(0, epochs)
+            times[key], _ = step_time(ctx)
+        epochs = sum(stage.epochs for stage in stages_of(ctx, build_method(ctx))) - len(folder.epochs())
+        seconds = (times[key].trunk / lanes + times[key].own) * ctx.sampler.steps * max(0, epochs)
     return PlannedRun(
-        label, config.method, config.recipe, config.dataset, config.seed, space.run_id, now, round(seconds, 1), lanes
+        label, config.method, config.recipe, config.dataset, config.seed, ctx.run_id, now, round(seconds, 1), lanes
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gcdbench.contracts import JobState, Launcher, LaunchJob
 from gcdbench.errors import PluginError
-from gcdbench.experiments.job_file import JobFile, JobPlace
+from gcdbench.experiments.job_file import JobEnvironment, JobFile
 from gcdbench.experiments.launchers.command import SAVING
 from gcdbench.experiments.sweep_plan import SweepJob, SweepRun
 from gcdbench.system.locks import locked
@@ -59,17 +59,17 @@ Watch = Callable[[Sequence[Followed]], None]
 """Told how all jobs stand, about once a second."""
 
 
-def write_jobs(jobs: Sequence[SweepJob], place: JobPlace, folder: Path) -> list[Followed]:
+def write_jobs(jobs: Sequence[SweepJob], environment: JobEnvironment, folder: Path) -> list[Followed]:
     """A file and a command for each job. Those of earlier sweeps stay: some may still be queued somewhere."""
     found = []
     for job in jobs:
         path = folder / "jobs" / f"{job.name}.json"
         ids = tuple(run.run_id for run in job.runs)
-        JobFile(place, tuple(run.request for run in job.runs), ids).write(path)
+        JobFile(environment, tuple(run.request for run in job.runs), ids).write(path)
         # The same interpreter on every machine: a cluster's nodes share the environment as they share the runs.
         command = (sys.executable, "-P", "-m", "gcdbench", "job", str(path))
-        environment = {"GCDBENCH_CACHE": place.cache, "PYTHONUNBUFFERED": "1"}
-        launch = LaunchJob(job.name, command, environment, folder / "logs" / f"{job.name}.log")
+        variables = {"GCDBENCH_CACHE": environment.cache, "PYTHONUNBUFFERED": "1"}
+        launch = LaunchJob(job.name, command, variables, folder / "logs" / f"{job.name}.log")
         found.append(Followed(job, launch))
     return found
 

@@ -26,7 +26,7 @@ from gcdbench.contracts import Batch, ClassSplit, IntArray, Method, Progress, St
 from gcdbench.data.splits import cut_base
 from gcdbench.errors import UsageError
 from gcdbench.evaluation.selection import selection_rule
-from gcdbench.prepare.plan import Plan, RunRequest, plan
+from gcdbench.prepare.request import ResolvedRequest, RunRequest, resolve_request
 from gcdbench.prepare.run_context import finds_k
 from gcdbench.system.plugin_call import plugin_call
 
@@ -105,7 +105,7 @@ class RunCount:
         return [p for p in found if views is None or p.views == views]
 
 
-def training_rows(planned: Plan, root: Path) -> int:
+def training_rows(planned: ResolvedRequest, root: Path) -> int:
     """As published; where no number was, the most there can be; of a person's own images, those that are there."""
     expected = planned.dataset_class.expected
     if expected is None:
@@ -118,7 +118,7 @@ def training_rows(planned: Plan, root: Path) -> int:
 
 def count_run(request: RunRequest, root: Path) -> RunCount:
     """The operations of a run by parts."""
-    planned = plan(request)
+    planned = resolve_request(request)
     config = planned.runs[0].config
     rows = min(training_rows(planned, root), config.data.images or MAX_COUNT)
     backbone, trunk = _network(config.backbone, config.views.crop)
@@ -152,7 +152,9 @@ def _network(config: BackboneConfig, side: int) -> tuple[SplitBackbone, int]:
         return backbone, _counted(lambda: backbone.trunk.raw(torch.zeros((1, 3, side, side), device=META)))
 
 
-def _method(planned: Plan, config: RunConfig, classes: ClassSplit, backbone: SplitBackbone, steps: int) -> Method:
+def _method(
+    planned: ResolvedRequest, config: RunConfig, classes: ClassSplit, backbone: SplitBackbone, steps: int
+) -> Method:
     base, told = len(classes.base), config.data.k
     every = base if finds_k(planned, config) else base + len(classes.novel)
     task = Task(base, told or every, backbone, config.train, steps)

@@ -16,11 +16,11 @@ from gcdbench.backbone.catalogue import short_name
 from gcdbench.config.resolve import Layer
 from gcdbench.errors import GcdbenchError, PluginError, UsageError
 from gcdbench.experiments.jobs import Job, PlannedRun, plan_jobs, run_jobs
-from gcdbench.prepare.plan import DEFAULT_BACKBONE, RunRequest, plan
+from gcdbench.experiments.parameters import count_parameters
+from gcdbench.prepare.request import DEFAULT_BACKBONE, RunRequest, resolve_request
 from gcdbench.records.find import read_runs
-from gcdbench.runs.execute import Place
-from gcdbench.runs.parameters import count_parameters
-from gcdbench.system.observer import Reporter
+from gcdbench.runs.execute import RunEnvironment
+from gcdbench.system.observer import Observer
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ def installed_rows(experiment: Experiment) -> list[Row]:
 def make_studies(
     experiment: Experiment,
     asked: Asked,
-    place: Place,
-    reporter: Reporter,
+    environment: RunEnvironment,
+    observer: Observer,
     train: bool = True,
     recorded: bool = False,
 ) -> tuple[list[Study], list[GcdbenchError]]:
@@ -73,25 +73,25 @@ def make_studies(
     """
     if recorded and experiment.kind == "parameters":
         raise UsageError(f"{experiment.name} counts parameters: there are no records of it.")
-    prepared = prepare_studies(experiment, asked, reporter.warn)
+    prepared = prepare_studies(experiment, asked, observer.warn)
     make = _counted if experiment.kind == "parameters" else _recorded if recorded else _run
     faults: list[GcdbenchError] = []
     studies = []
     for study, jobs in prepared:
-        lines, failed = make(study, jobs, place, reporter, train)
+        lines, failed = make(study, jobs, environment, observer, train)
         studies.append(dataclasses.replace(study, lines=tuple(lines)))
         faults += failed
     return studies, faults
 
 
 def plan_studies(
-    experiment: Experiment, asked: Asked, place: Place, reporter: Reporter
+    experiment: Experiment, asked: Asked, environment: RunEnvironment, observer: Observer
 ) -> tuple[list[PlannedRun], dict[str, GcdbenchError]]:
     """What `make_studies` would run, and why rows cannot run."""
-    prepared = prepare_studies(experiment, asked, reporter.warn)
+    prepared = prepare_studies(experiment, asked, observer.warn)
     if experiment.kind == "parameters":
         return [], {}
-    return plan_jobs([job for _, jobs in prepared for job in jobs.values()], place, reporter)
+    return plan_jobs([job for _, jobs in prepared for job in jobs.values()], environment, observer)
 
 
 def _prepare(
@@ -100,7 +100,7 @@ def _prepare(
     """The study without lines, and the job of each installed row by its key; every config is resolved once."""
     rows = installed_rows(experiment)
     jobs = {row.key: _job(experiment, row, dataset, asked) for row in rows}
-    backbones = {short_name(plan(job.request).runs[0].config.backbone.name) for job in jobs.values()}
+    backbones = {short_name(resolve_request(job.request).runs[0].config.backbone.name) for job in jobs.values()}
     if len(backbones) > 1:
         raise UsageError(
             f"{experiment.path}: the rows use different backbones ({', '.join(sorted(backbones))}), "
@@ -111,9 +111,9 @@ def _prepare(
 
 
 def _run(
-    study: Study, jobs: Mapping[str, Job], place: Place, reporter: Reporter, train: bool
+    study: Study, jobs: Mapping[str, Job], environment: RunEnvironment, observer: Observer, train: bool
 ) -> tuple[list[Line], list[GcdbenchError]]:
-    outcomes = dict(zip(jobs, run_jobs(list(jobs.values()), place, reporter, train), strict=True))
+    outcomes = dict(zip(jobs, run_jobs(list(jobs.values()), environment, observer, train), strict=True))
     metrics = study.experiment.metrics
     lines = []
     for row in study.experiment.rows:
@@ -128,18 +128,18 @@ def _run(
 
 
 def _recorded(
-    study: Study, jobs: Mapping[str, Job], place: Place, reporter: Reporter, train: bool
+    study: Study, jobs: Mapping[str, Job], environment: RunEnvironment, observer: Observer, train: bool
 ) -> tuple[list[Line], list[GcdbenchError]]:
-    records, _, faults = read_runs(place.runs)
+    records, _, faults = read_runs(environment.runs)
     for fault in faults:
-        reporter.warn(fault)
+        observer.warn(fault)
     metrics = study.experiment.metrics
     lines = []
     for row in study.experiment.rows:
         if row.key not in jobs:
             lines.append(line_of(row, metrics, (), f"{row.method} is not installed."))
             continue
-        planned = plan(jobs[row.key].request)
+        planned = resolve_request(jobs[row.key].request)
         version = planned.method.version
         there = records_of([run.config for run in planned.runs], records, version)
         note = None if there else "There is no record of it."
@@ -150,14 +150,14 @@ def _recorded(
 
 
 def _counted(
-    study: Study, jobs: Mapping[str, Job], place: Place, reporter: Reporter, train: bool
+    study: Study, jobs: Mapping[str, Job], environment: RunEnvironment, observer: Observer, train: bool
 ) -> tuple[list[Line], list[GcdbenchError]]:
     lines = []
     for row in study.experiment.rows:
         if row.key not in jobs:
             lines.append(Line(row, {}, reason=f"{row.method} is not installed."))
             continue
-        counts = count_parameters(jobs[row.key].request, place.root)
+        counts = count_parameters(jobs[row.key].request, environment.root)
         lines.append(Line(row, {part: {0: float(number)} for part, number in counts.items()}))
     return lines, []
 

@@ -14,14 +14,15 @@ from gcdbench.analysis.experiment_file import Experiment
 from gcdbench.backbone.catalogue import short_name
 from gcdbench.errors import GcdbenchError
 from gcdbench.experiments.study_runs import Asked, prepare_studies
-from gcdbench.prepare.plan import RunRequest, plan
-from gcdbench.prepare.run_context import Workspace
-from gcdbench.prepare.shared_resources import Cache
+from gcdbench.prepare.environment import RunEnvironment
+from gcdbench.prepare.request import RunRequest, resolve_request
+from gcdbench.prepare.run_context import RunContext, build_method
+from gcdbench.prepare.shared_resources import SharedResources
 from gcdbench.records.run_directory import RunDirectory
-from gcdbench.runs.execute import Place, directory, status, workspaces
+from gcdbench.runs.execute import open_runs, run_directory
 from gcdbench.runs.lane_groups import trunk_groups
-from gcdbench.system.observer import Reporter
-from gcdbench.training.stages import stages_of
+from gcdbench.system.observer import Observer
+from gcdbench.training.batches import stages_of
 
 
 @dataclass
@@ -77,27 +78,27 @@ class SweepPlan:
 
 
 def plan_sweep(
-    experiment: Experiment, asked: Asked, place: Place, reporter: Reporter, retry_failed: bool = False
+    experiment: Experiment, asked: Asked, environment: RunEnvironment, observer: Observer, retry_failed: bool = False
 ) -> SweepPlan:
     """Every run of the experiment, and the jobs for those that are not finished.
 
     Runs that failed are tried again only if that is wished.
     """
-    cache = Cache()
-    found: dict[str, tuple[SweepRun, Workspace]] = {}
+    shared = SharedResources(environment, observer)
+    found: dict[str, tuple[SweepRun, RunContext]] = {}
     cannot: dict[str, GcdbenchError] = {}
-    for study, jobs in prepare_studies(experiment, asked, reporter.warn):
+    for study, jobs in prepare_studies(experiment, asked, observer.warn):
         for job in jobs.values():
             try:
                 for request in _each_seed(job.request):
-                    (space,) = workspaces(plan(request), place, reporter, cache)
-                    if space.run_id not in found:
-                        found[space.run_id] = (_run(job.label, space, request, place), space)
+                    (ctx,) = open_runs(resolve_request(request), shared)
+                    if ctx.run_id not in found:
+                        found[ctx.run_id] = (_run(job.label, ctx, request, environment), ctx)
             except GcdbenchError as fault:
                 cannot[f"{job.label} on {study.dataset}, {study.backbone}"] = fault
     tried = {"new", "unfinished", *(["failed"] if retry_failed else [])}
-    waiting = [space for run, space in found.values() if run.status in tried]
-    groups = trunk_groups(waiting, place.lanes)
+    waiting = [ctx for run, ctx in found.values() if run.status in tried]
+    groups = trunk_groups(waiting, environment.lanes)
     packed = [SweepJob(_name(n, group), [found[s.run_id][0] for s in group]) for n, group in enumerate(groups, 1)]
     return SweepPlan(experiment, [run for run, _ in found.values()], packed, cannot)
 
@@ -106,8 +107,8 @@ def _each_seed(request: RunRequest) -> list[RunRequest]:
     return [dataclasses.replace(request, seeds=(seed,)) for seed in request.seeds or (0,)]
 
 
-def _run(label: str, space: Workspace, request: RunRequest, place: Place) -> SweepRun:
-    config, folder = space.config, directory(space, place.runs)
+def _run(label: str, ctx: RunContext, request: RunRequest, environment: RunEnvironment) -> SweepRun:
+    config, folder = ctx.config, run_directory(ctx)
     return SweepRun(
         label=label,
         method=config.method,
@@ -115,18 +116,18 @@ def _run(label: str, space: Workspace, request: RunRequest, place: Place) -> Swe
         dataset=config.dataset,
         backbone=short_name(config.backbone.name),
         seed=config.seed,
-        run_id=space.run_id,
+        run_id=ctx.run_id,
         folder=folder,
-        epochs=sum(stage.epochs for stage in stages_of(space, space.method())),
+        epochs=sum(stage.epochs for stage in stages_of(ctx, build_method(ctx))),
         request=request,
-        status="busy" if folder.worker and not folder.finished else status(folder),
+        status="busy" if folder.worker and not folder.finished else folder.status,
     )
 
 
-def _name(number: int, group: Sequence[Workspace]) -> str:
+def _name(number: int, group: Sequence[RunContext]) -> str:
     """Different for other runs: a job of an earlier sweep may still be queued under its own name."""
     config = group[0].config
-    mark = hashlib.sha256(" ".join(space.run_id for space in group).encode()).hexdigest()[:6]
+    mark = hashlib.sha256(" ".join(ctx.run_id for ctx in group).encode()).hexdigest()[:6]
     words = (f"{number:03}", config.dataset, short_name(config.backbone.name), f"seed{config.seed}", mark)
     return re.sub(r"[^A-Za-z0-9-]+", "-", "-".join(words))
 

@@ -1,7 +1,7 @@
 """The number of classes as a K estimator finds it: from images and visible labels, once per dataset and backbone.
 
 The answer does not depend on the seed of a run, so that all of its seeds assume the same number. It is kept in the
-cache: a run that goes on later must not find another one because another number of threads rounds differently.
+cache: a run that is resumed later must not find another one because another number of threads rounds differently.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ import numpy as np
 import torch
 
 from gcdbench import __version__, registry
-from gcdbench.backbone.load import BackboneInfo
-from gcdbench.backbone.split import SplitBackbone
 from gcdbench.config.resolve import RunConfig
 from gcdbench.contracts import KEstimate, KEstimator, Task
 from gcdbench.data.store.store_folder import CannotStore, StoreFolder
 from gcdbench.errors import PluginError, UsageError
-from gcdbench.prepare.opened_data import DataSide
-from gcdbench.prepare.pool import training_pool
-from gcdbench.prepare.token_source import TokenSource
+from gcdbench.prepare.opened_data import OpenedData
+from gcdbench.prepare.pool import PoolOptions, training_pool
+from gcdbench.prepare.token_identity import TokenIdentity
+from gcdbench.prepare.token_source import ReadyBackbone
 from gcdbench.system.files import read_json, write_json
 from gcdbench.system.plugin_call import plugin_call
 from gcdbench.system.seeding import derive, fenced_rng, generator
@@ -55,11 +54,9 @@ class Estimated:
 def estimate_with(
     plugin: registry.Plugin,
     config: RunConfig,
-    data: DataSide,
-    backbone: SplitBackbone,
-    info: BackboneInfo,
-    source: TokenSource,
-    cache: Path,
+    data: OpenedData,
+    ready: ReadyBackbone,
+    store_root: Path,
     largest: int | None = None,
     again: bool = False,
 ) -> Estimated:
@@ -84,22 +81,18 @@ def estimate_with(
         "index": data.hash,
         "split": data.split.hash(),
         "files": {part: data.dataset.files_hash(part) for part in data.parts},
-        "weights": info.weights_hash,
-        "architecture": info.architecture,
-        "views": [config.views.resize, config.views.crop, *config.views.mean, *config.views.std],
         "train_from": config.backbone.train_from,
-        "precision": config.train.precision,
         "largest": limit,
-        **({} if info.projection is None else {"projection": info.projection["hash"]}),
+        **TokenIdentity.of(config, ready.info).estimate_facts(),
         **({} if config.backbone.tail_norm == "own" else {"tail_norm": config.backbone.tail_norm}),
     }
-    store = StoreFolder(cache, "estimates", facts)
+    store = StoreFolder(store_root, "estimates", facts)
     known = None if again else _read(store)
     if known is not None and num_base <= known.k <= limit:
         return known
     shutil.rmtree(store.path, ignore_errors=True)  # damaged, if it is there at all
     started = time.monotonic()
-    answer = _ask(plugin.name, kind, config, data, backbone, source, limit)
+    answer = _ask(plugin.name, kind, config, data, ready, limit)
     found = Estimated(
         int(answer.k),
         plugin.name,
@@ -116,21 +109,20 @@ def _ask(
     name: str,
     kind: type[KEstimator],
     config: RunConfig,
-    data: DataSide,
-    backbone: SplitBackbone,
-    source: TokenSource,
+    data: OpenedData,
+    ready: ReadyBackbone,
     limit: int,
 ) -> KEstimate:
     num_base = len(data.split.base)
     task = Task(
         num_base=num_base,
         num_classes=num_base,
-        backbone=backbone,
+        backbone=ready.backbone,
         train=config.train,
         steps_per_epoch=1,
         generator=generator(0, "estimate-k"),
     )
-    pool = training_pool(data, source, config.eval.batch_size, derive(0, "estimate-k"))
+    pool = training_pool(data, ready.source, PoolOptions(config.eval.batch_size, derive(0, "estimate-k")))
     with torch.no_grad(), fenced_rng(0, "estimate-k"), plugin_call(name, "estimate", kind="K estimator"):
         answer = kind().estimate(pool, task, limit)
     if not isinstance(answer, KEstimate) or isinstance(answer.k, bool) or not isinstance(answer.k, int | np.integer):

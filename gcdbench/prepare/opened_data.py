@@ -1,4 +1,4 @@
-"""A dataset with its split, opened for a run."""
+"""A dataset with its split, opened for a run, and whether its image files are still those the run began with."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,14 +18,48 @@ from gcdbench.data.splits import Split, index_hash, make_split, remap, row_order
 from gcdbench.data.store.store_folder import cache_root
 from gcdbench.data.store.unreadable_scan import bad_images
 from gcdbench.errors import DataError, UsageError
-from gcdbench.prepare.file_guard import DataState
 
 Tick = Callable[[str, int, int], None]
-"""Told how much of some long work is done."""
+"""Called with what some long work is, how much of it is done, and of how much."""
+
+
+class DataChanged(DataError):
+    """The image files are not those the run began with: what it has learnt from them since must not be kept."""
 
 
 @dataclass(frozen=True)
-class DataSide:
+class FileState:
+    """Hash of the image files of each part when the run was prepared; see `Dataset.files_hash`."""
+
+    files: dict[str, str]
+
+    @staticmethod
+    def of(dataset: Dataset, parts: tuple[str, ...]) -> FileState:
+        """Of the files as they are now."""
+        return FileState({part: dataset.files_hash(part) for part in parts})
+
+
+def compare(before: FileState, now: FileState, title: str, note: Callable[[str], None]) -> None:
+    """Stop if files have another size than before. Other times alone are noted: copies of the same files have those."""
+    for part, was in before.files.items():
+        found = now.files.get(part, "")
+        if was == found or not was or not found:
+            continue
+        if _sizes(was) != _sizes(found):
+            raise DataChanged(
+                f"The image files of {title} ({part}) have changed since this run began: its result would belong to "
+                "neither data set. Put the files back and give the same command again, or start again with --force."
+            )
+        note(f"The image files of {title} ({part}) have other times than when this run began, but the same sizes.")
+
+
+def _sizes(files_hash: str) -> Any:
+    """The part of the hash that tells of sizes, where the dataset keeps it apart; else all of it."""
+    return files_hash.partition("-")[0]
+
+
+@dataclass(frozen=True)
+class OpenedData:
     """A dataset with its split, and the true targets that only evaluators see."""
 
     dataset: OpenedDataset
@@ -32,7 +67,7 @@ class DataSide:
     split: Split
     test: Index | None
     """Index of the test part, if the run looks at it."""
-    state: DataState
+    state: FileState
     """The image files as they were when the data was opened."""
     bad: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     """Per part the rows of the whole data set that were left out because their image cannot be read, and why."""
@@ -41,6 +76,13 @@ class DataSide:
     def parts(self) -> tuple[str, ...]:
         """Parts the run looks at."""
         return ("train",) if self.test is None else ("train", "test")
+
+    def check_files(self, parts: tuple[str, ...], note: Callable[[str], None]) -> None:
+        """Stop if files of these parts have changed since the data was opened."""
+        read = tuple(part for part in self.state.files if part in parts)
+        if read:
+            before = FileState({part: self.state.files[part] for part in read})
+            compare(before, FileState.of(self.dataset, read), self.dataset.title, note)
 
     def bad_items(self) -> list[tuple[str, str]]:
         """Name and reason of every image that was left out."""
@@ -91,7 +133,7 @@ def open_data(
     with_test: bool = False,
     cache: Path | None = None,
     tick: Tick | None = None,
-) -> DataSide:
+) -> OpenedData:
     """Read index and split. Images are not opened, unless those that cannot be read are to be left out."""
     dataset = open_dataset(dataset_class, root)
     bad: dict[str, dict[int, str]] = {}
@@ -111,7 +153,7 @@ def open_data(
         if not bad.get("train"):
             raise
         raise DataError(f"{fault} {len(bad['train'])} images that cannot be read were left out.") from fault
-    return DataSide(dataset, index, split, test, DataState.of(dataset, parts), bad)
+    return OpenedData(dataset, index, split, test, FileState.of(dataset, parts), bad)
 
 
 def _take_some(dataset: OpenedDataset, count: int) -> None:

@@ -10,7 +10,6 @@ import dataclasses
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,11 @@ from gcdbench.backbone.feature_map import SplitFeatureMap
 from gcdbench.backbone.load import BackboneInfo
 from gcdbench.backbone.projection import Projection, fit_projection, read_projection
 from gcdbench.config.resolve import RunConfig
-from gcdbench.data.store.packed_images import image_facts
 from gcdbench.data.store.store_folder import CannotStore, StoreFolder
 from gcdbench.errors import DataError
-from gcdbench.prepare.opened_data import DataSide
-from gcdbench.prepare.token_source import TokenSource
+from gcdbench.prepare.opened_data import OpenedData
+from gcdbench.prepare.token_identity import TokenIdentity
+from gcdbench.prepare.token_source import ReadyBackbone
 from gcdbench.system.seeding import generator
 
 FILE = "projection.safetensors"
@@ -44,25 +43,14 @@ def fitted_rows(rows: int, wanted: int) -> np.ndarray:
 
 
 def projection_of(
-    config: RunConfig, data: DataSide, info: BackboneInfo, source: TokenSource, cache: Path, tick: Tick | None = None
+    config: RunConfig, data: OpenedData, ready: ReadyBackbone, store_root: Path, tick: Tick | None = None
 ) -> Projection:
-    """The projection from the cache, or a new one; ``source`` gives the tokens before they are projected."""
+    """The projection from its store, or a new one; ``ready`` gives the tokens before they are projected."""
     dims, rows = config.backbone.pca, fitted_rows(len(data.index), config.backbone.pca_images)
     assert dims is not None
-    views = config.views
-    facts: dict[str, Any] = {
-        "images": image_facts(data.dataset, "train", views.resize),
-        "crop": views.crop,
-        "mean": list(views.mean),
-        "std": list(views.std),
-        "architecture": info.architecture,
-        "weights": info.weights_hash,
-        "precision": config.train.precision,
-        "dims": dims,
-        "rows": len(rows),
-        "timm": version("timm"),
-    }
-    store = StoreFolder(cache, "projections", facts)
+    info, source = ready.info, ready.source
+    facts = TokenIdentity.of(config, info).store_facts(data.dataset, "train") | {"dims": dims, "rows": len(rows)}
+    store = StoreFolder(store_root, "projections", facts)
     found = _stored(store)
     if found is not None:
         return found
@@ -80,7 +68,10 @@ def projection_of(
     def fit() -> Projection:
         fitted = fit_projection(batches(), dims)
         if data.dataset.files_hash("train") != facts["images"]["files"]:
-            raise DataError(f"The image files of {data.dataset.title} have changed while a PCA was fitted: again.")
+            raise DataError(
+                f"The image files of {data.dataset.title} changed while the PCA was being fitted; "
+                "run the command again."
+            )
         return fitted
 
     def fill(folder: Path) -> dict[str, Any]:
@@ -129,5 +120,5 @@ def begun_with(folder: Path, info: BackboneInfo) -> Projection | None:
     try:
         found = read_projection(path)
     except DataError as fault:
-        raise DataError(f"{fault} The run cannot go on without it: start it anew with --force.") from fault
+        raise DataError(f"{fault} The run cannot continue without it: start it again with --force.") from fault
     return None if found.digest() == info.projection["hash"] else found

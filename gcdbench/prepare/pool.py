@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,9 +14,9 @@ from torch import Tensor
 
 from gcdbench.contracts import IntArray
 from gcdbench.errors import UsageError
-from gcdbench.prepare.opened_data import DataSide
+from gcdbench.prepare.opened_data import OpenedData
 from gcdbench.system.device import Compute
-from gcdbench.system.parallel.communicator import ALONE, Ranks
+from gcdbench.system.parallel.communicator import ALONE, Communicator
 from gcdbench.system.seeding import generator
 
 
@@ -38,36 +39,52 @@ class Tokens(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class PoolRows:
+    """Rows of a part by their numbers, with the labels that may be seen."""
+
+    part: str
+    index: IntArray
+    target: IntArray
+    labelled: NDArray[np.bool_]
+    """Whose target is shown."""
+
+    @staticmethod
+    def unlabelled(part: str, index: IntArray) -> PoolRows:
+        """Rows whose labels nobody is told."""
+        return PoolRows(part, index, np.full(len(index), -1, dtype=np.int64), np.zeros(len(index), dtype=bool))
+
+
+@dataclass(frozen=True)
+class PoolOptions:
+    """How a pool works."""
+
+    batch_size: int
+    seed: int = 0
+    """Of its random numbers."""
+    sparse: bool = False
+    """Only a few rows of a large part are wanted."""
+    ranks: Communicator = ALONE
+    """They share the work, and all of them must ask for the same."""
+
+
 class ImagePool:
     """Rows of one part of a dataset, with labels only where they are given."""
 
-    def __init__(
-        self,
-        source: Tokens,
-        part: str,
-        index: IntArray,
-        target: IntArray,
-        labelled: NDArray[np.bool_],
-        batch_size: int,
-        queries: ImagePool | None = None,
-        seed: int = 0,
-        sparse: bool = False,
-        ranks: Ranks = ALONE,
-    ) -> None:
-        """``seed`` is that of its random numbers; ``sparse``: only a few rows of a large part are wanted; ``ranks``
-        share the work, and all of them must ask for the same."""
-        self.index = index
-        self.target = np.where(labelled, target, -1)
-        self.labelled = labelled
+    def __init__(self, rows: PoolRows, source: Tokens, how: PoolOptions, queries: ImagePool | None = None) -> None:
+        """``queries`` are the rows to be predicted; None: all of these."""
+        self.index = rows.index
+        self.target = np.where(rows.labelled, rows.target, -1)
+        self.labelled = rows.labelled
         self._source = source
-        self._part = part
-        self._batch_size = batch_size
+        self._part = rows.part
+        self._batch_size = how.batch_size
         self._queries = queries
-        self._seed = seed
-        self._random = torch.Generator().manual_seed(seed)
+        self._seed = how.seed
+        self._random = torch.Generator().manual_seed(how.seed)
         self._turns = itertools.count()
-        self._sparse = sparse
-        self._ranks = ranks
+        self._sparse = how.sparse
+        self._ranks = how.ranks
 
     def __len__(self) -> int:
         return len(self.index)
@@ -126,17 +143,13 @@ class ImagePool:
         return self._ranks.concatenate(torch.cat(parts) if parts else None)
 
 
-def training_pool(
-    data: DataSide, source: Tokens, batch_size: int, seed: int, rows: str | None = None, ranks: Ranks = ALONE
-) -> ImagePool:
+def training_pool(data: OpenedData, source: Tokens, how: PoolOptions, rows: str | None = None) -> ImagePool:
     """All training rows; the queries are the rows to be predicted (`unlabelled` or `test`), or all of them."""
     split, queries = data.numbered, None
     if rows is not None:
         part, asked = "train", split.unlabelled
         if rows == "test":
             part, asked = "test", np.arange(len(data.order["test"]), dtype=np.int64)
-        hidden, nothing = np.full(len(asked), -1, dtype=np.int64), np.zeros(len(asked), dtype=bool)
-        queries = ImagePool(source, part, asked, hidden, nothing, batch_size, seed=seed, ranks=ranks)
+        queries = ImagePool(PoolRows.unlabelled(part, asked), source, how)
     everything = np.arange(len(split.target), dtype=np.int64)
-    known = split.is_labelled
-    return ImagePool(source, "train", everything, split.target, known, batch_size, queries, seed, ranks=ranks)
+    return ImagePool(PoolRows("train", everything, split.target, split.is_labelled), source, how, queries)

@@ -1,61 +1,68 @@
-"""Everything a run needs, built from its resolved config: data, split, backbone, method, protocol, run id."""
+"""Everything a run needs, built from its resolved config: data, split, backbone, protocol, run id."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
-from gcdbench import registry
 from gcdbench.backbone.load import BackboneInfo
 from gcdbench.backbone.projection import Projection
 from gcdbench.backbone.split import SplitBackbone
 from gcdbench.config.protocol import Protocol
 from gcdbench.config.resolve import Resolved, RunConfig, run_id
 from gcdbench.contracts import Evaluator, IntArray, Method, Task, Truth
+from gcdbench.data.images import DirectImages
 from gcdbench.data.sampler import SAMPLERS, Sampler
-from gcdbench.errors import PluginError, UsageError
+from gcdbench.errors import UsageError
+from gcdbench.evaluation.load import load_evaluators
 from gcdbench.evaluation.selection import SelectionRule, selection_rule
+from gcdbench.prepare.checks import check_run, finds_k
+from gcdbench.prepare.environment import RunEnvironment, StoreOptions
 from gcdbench.prepare.estimate_k import Estimated
-from gcdbench.prepare.opened_data import DataSide, Tick
-from gcdbench.prepare.plan import Plan
-from gcdbench.prepare.pool import ImagePool, training_pool
-from gcdbench.prepare.shared_resources import Cache
-from gcdbench.prepare.token_source import TokenSource
-from gcdbench.prepare.token_stores import Shelf
-from gcdbench.system.device import Compute
-from gcdbench.system.parallel.communicator import ALONE, Ranks
+from gcdbench.prepare.opened_data import OpenedData
+from gcdbench.prepare.pool import ImagePool, PoolOptions, training_pool
+from gcdbench.prepare.request import ResolvedRequest
+from gcdbench.prepare.shared_resources import SharedResources
+from gcdbench.prepare.token_source import ReadyBackbone, TokenSource
+from gcdbench.system.device import Compute, choose_device
+from gcdbench.system.observer import RunName
+from gcdbench.system.parallel.communicator import Communicator
 from gcdbench.system.plugin_call import plugin_call
 from gcdbench.system.seeding import derive, fenced_rng, generator
 
-MAX_K = 100_000
-"""More classes than this are a slip of the keyboard."""
-
 
 @dataclass
-class Workspace:
-    """One run, ready to be trained."""
+class RunNotes:
+    """What is noted of a run on its way, for its record."""
 
-    plan: Plan
+    warnings: list[str] = field(default_factory=list)
+    timings: dict[str, float] = field(default_factory=dict)
+    """Seconds by phase."""
+
+    def add(self, text: str) -> None:
+        """A sentence, once."""
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RunContext:
+    """One run, ready to be trained. Nothing in it changes but its notes."""
+
+    asked: ResolvedRequest
     resolved: Resolved
-    data: DataSide
-    backbone: SplitBackbone
-    backbone_info: BackboneInfo
+    environment: RunEnvironment
+    data: OpenedData
+    ready: ReadyBackbone
     compute: Compute
-    source: TokenSource
-    shelf: Shelf
     sampler: Sampler
     evaluators: list[Evaluator]
     estimated: Estimated | None = None
     """What a K estimator found, if one was asked."""
-    warnings: list[str] = field(default_factory=list)
-    ranks: Ranks = ALONE
-    """The processes that train the run together."""
-    timings: dict[str, float] = field(default_factory=dict)
+    notes: RunNotes = field(default_factory=RunNotes)
 
     @property
     def config(self) -> RunConfig:
@@ -79,7 +86,7 @@ class Workspace:
     @property
     def finds_k(self) -> bool:
         """Whether the method finds the number of classes itself."""
-        return finds_k(self.plan, self.config)
+        return finds_k(self.asked, self.config)
 
     @property
     def k_source(self) -> str:
@@ -98,7 +105,7 @@ class Workspace:
             index=self.data.hash,
             split=self.data.split.hash(),
             weights=self.backbone_info.weights_hash,
-            plugin=self.plan.method.version,
+            plugin=self.asked.method.version,
             rows="shuffled",  # by `data.splits.row_order`: what a method remembers of a row goes by these numbers
             **({} if self.estimated is None else {"k": f"{self.estimated.k} by {self.estimated.package}"}),
         )
@@ -115,7 +122,7 @@ class Workspace:
             k=None if self.k_source == "method" else self.k,
             k_source=self.k_source,
             selection=self.config.eval.selection,
-            reads=self.plan.method_class.traits.reads,
+            reads=self.asked.method_class.traits.reads,
             approximations=self.config.approximations(),
         )
 
@@ -134,133 +141,97 @@ class Workspace:
             return None
         return Truth(target, len(split.base), split.num_classes)
 
-    def method(self) -> Method:
-        """A fresh method with its initial weights, on the device."""
-        config = self.config
-        task = Task(
-            num_base=len(self.data.split.base),
-            num_classes=self.k,
-            backbone=self.backbone,
-            train=config.train,
-            steps_per_epoch=self.sampler.steps,
-            generator=generator(config.seed, "init"),
-        )
-        with fenced_rng(config.seed, "init", "ambient"), plugin_call(config.method, "__init__"):
-            return self.plan.method_class(config.method_config, task).to(self.compute.device, self.compute.dtype)
+    @property
+    def name(self) -> RunName:
+        """Which run this is, for a person."""
+        c = self.config
+        return RunName(c.method, c.recipe, c.dataset, c.seed, c.train.epochs)
 
-    def pool(self, rows: str, *random_names: str | int) -> ImagePool:
-        """The training pool, whose queries are the rows to be predicted."""
-        seed = derive(self.config.seed, "pool", *random_names)
-        return training_pool(self.data, self.source, self.config.eval.batch_size, seed, rows, self.ranks)
+    @property
+    def backbone(self) -> SplitBackbone:
+        """The backbone as trunk and tails."""
+        return self.ready.backbone
+
+    @property
+    def backbone_info(self) -> BackboneInfo:
+        """What the record says of the backbone."""
+        return self.ready.info
+
+    @property
+    def source(self) -> TokenSource:
+        """Where trunk tokens come from; shared by runs that see the same images."""
+        return self.ready.source
+
+    @property
+    def ranks(self) -> Communicator:
+        """The processes that train the run together."""
+        return self.environment.ranks
+
+    @property
+    def store_options(self) -> StoreOptions:
+        """Where stores are."""
+        return self.environment.store_options
+
+    def check_files(self) -> None:
+        """Stop if image files have changed since the run was prepared; packed copies cannot."""
+        direct = tuple(part for part, images in self.source.images.items() if isinstance(images, DirectImages))
+        self.data.check_files(direct, self.notes.add)
 
 
-def prepare(
-    plan: Plan,
+def build_method(ctx: RunContext) -> Method:
+    """A fresh method with its initial weights, on the device."""
+    config = ctx.config
+    task = Task(
+        num_base=len(ctx.data.split.base),
+        num_classes=ctx.k,
+        backbone=ctx.backbone,
+        train=config.train,
+        steps_per_epoch=ctx.sampler.steps,
+        generator=generator(config.seed, "init"),
+    )
+    with fenced_rng(config.seed, "init", "ambient"), plugin_call(config.method, "__init__"):
+        return ctx.asked.method_class(config.method_config, task).to(ctx.compute.device, ctx.compute.dtype)
+
+
+def run_pool(ctx: RunContext, rows: str, *random_names: str | int) -> ImagePool:
+    """The training pool, whose queries are the rows to be predicted."""
+    how = PoolOptions(ctx.config.eval.batch_size, derive(ctx.config.seed, "pool", *random_names), ranks=ctx.ranks)
+    return training_pool(ctx.data, ctx.source, how, rows)
+
+
+def prepare_run(
+    asked: ResolvedRequest,
     resolved: Resolved,
-    compute: Compute,
-    root: Path,
-    workers: int | None = None,
-    cache: Cache | None = None,
-    warn: Callable[[str], None] | None = None,
-    shelf: Shelf | None = None,
-    tick: Tick | None = None,
-    ranks: Ranks = ALONE,
+    shared: SharedResources,
     own: Projection | None = None,
-) -> Workspace:
-    """Build a run's workspace, checking whatever can be checked before training.
+    quiet: bool = False,
+) -> RunContext:
+    """Build a run's context, checking whatever can be checked before training.
 
-    ``own`` is the PCA that the run has begun with, where that is not the one found now.
+    ``own`` is the PCA that the run has begun with, where that is not the one found now; ``quiet`` shows no warnings
+    (another seed of the same run has shown them).
     """
     started = time.monotonic()
-    cache, shelf = cache or Cache(), shelf or Shelf.at()
-    config = resolved.config
+    environment, observer, config = shared.environment, shared.observer, resolved.config
+    compute = Compute(choose_device(environment.device), config.train.precision)
     rule = selection_rule(config.eval.selection)
     with_test = config.eval.rows == "test" or (rule.metric is not None and rule.rows == "test")
-    data = cache.data(plan.dataset_class, root, config.data, with_test, shelf, tick)
-    warnings = _check(plan, config, data)
-    backbone, info, source = cache.opened(config, data, compute, shelf, workers, ranks, tick, own)
-    train = config.train
+    data = shared.data(asked.dataset_class, config.data, with_test)
+    warnings = check_run(asked, config, data)
+    ready = shared.opened(config, data, compute, own)
+    train, ranks = config.train, environment.ranks
     if ranks.size > train.batch_size:
         raise UsageError(f"train.batch_size is {train.batch_size}, too small for {ranks.size} processes.")
     sampler = SAMPLERS[train.sampler](data.numbered, train.batch_size)
     estimated = None
     if config.data.k_from is not None:
-        if tick is not None:
-            tick(f"estimating the number of classes with {config.data.k_from}", 0, 1)
-        found = ranks.from_first(lambda: vars(cache.estimate(config, data, backbone, info, source, shelf)))
+        observer.working(f"estimating the number of classes with {config.data.k_from}", 0, 1)
+        found = ranks.from_first(lambda: vars(shared.estimate(config, data, ready)))
         estimated = Estimated(**found)
     evaluators, broken = load_evaluators()
     warnings += broken
-    for message in warnings if warn else ():
-        warn(message)  # type: ignore[misc]
-    space = Workspace(
-        plan, resolved, data, backbone, info, compute, source, shelf, sampler, evaluators, estimated, warnings, ranks
-    )
-    space.timings["prepare"] = time.monotonic() - started
-    return space
-
-
-def finds_k(plan: Plan, config: RunConfig) -> bool:
-    """Whether the method, with these settings, finds the number of classes itself."""
-    with plugin_call(config.method, "finds_k"):
-        return bool(plan.method_class.finds_k(config.method_config))
-
-
-def _check(plan: Plan, config: RunConfig, data: DataSide) -> list[str]:
-    split, name = data.split, data.dataset.name
-    told = config.data.k is not None or config.data.k_from is not None
-    if told and finds_k(plan, config):
-        raise UsageError(f"The method '{config.method}' finds the number of classes itself: leave out --k.")
-    if not told and not split.complete and not finds_k(plan, config):
-        raise UsageError(
-            f"Some images of '{name}' have no known class, so the number of classes is not known: say how many "
-            f"classes to look for with --k N (at least {len(split.base)}), or have it estimated with --k ESTIMATOR "
-            "(`gcdbench list k-estimators`)."
-        )
-    finder = config.data.k_from or (config.method if finds_k(plan, config) else None)
-    if finder is not None and not len(split.labelled):
-        raise UsageError(f"Without labelled rows, which '{name}' lacks, '{finder}' cannot find the number of classes.")
-    if config.data.k is not None and config.data.k < len(split.base):
-        raise UsageError(f"--k is {config.data.k}, but there are {len(split.base)} base classes already.")
-    if not split.complete and selection_rule(config.eval.selection).metric is not None:
-        raise UsageError(f"eval.selection={config.eval.selection} needs the true classes, which '{name}' lacks.")
-    if config.data.k is not None and config.data.k > MAX_K:
-        raise UsageError(f"--k is {config.data.k}; at most {MAX_K} classes are possible.")
-    if config.views.count != plan.method_class.traits.views:
-        needed = plan.method_class.traits.views
-        raise UsageError(f"views.count is {config.views.count}, but the method '{config.method}' needs {needed}.")
-    if 0 < config.store.train_views < config.views.count:
-        raise UsageError(
-            f"store.train_views is {config.store.train_views}, but a step takes {config.views.count} different views "
-            "of each image: store at least so many."
-        )
-    warnings = []
-    wanted = data.dataset.expected.train if data.dataset.expected else None
-    if wanted is not None and wanted != len(data.index):
-        warnings.append(
-            f"{data.dataset.title} has {len(data.index):,} training rows instead of {wanted:,}: "
-            "these numbers will not compare with published ones."
-        )
-    bad = data.bad_items()
-    if bad:
-        warnings.append(
-            f"{len(bad):,} image{'s' if len(bad) > 1 else ''} of {data.dataset.title} cannot be read and "
-            f"{'are' if len(bad) > 1 else 'is'} left out (see skipped.csv in the run directory). The first: {bad[0][1]}"
-        )
-    rule = selection_rule(config.eval.selection)
-    if rule.oracle:
-        warnings.append(f"The selection rule '{rule.name}' looks at hidden labels; its numbers are an oracle's.")
-    return warnings
-
-
-def load_evaluators() -> tuple[list[Evaluator], list[str]]:
-    """Every evaluator that can be imported, and a sentence for each that cannot."""
-    loaded: list[Evaluator] = []
-    broken: list[str] = []
-    for plugin in registry.plugins("evaluator"):
-        try:
-            with plugin_call(plugin.name, "__init__", kind="evaluator"):
-                loaded.append(plugin.load()())
-        except PluginError as fault:
-            broken.append(str(fault))
-    return loaded, broken
+    if not quiet:
+        for message in warnings:
+            observer.warn(message)
+    notes = RunNotes(warnings, {"prepare": time.monotonic() - started})
+    return RunContext(asked, resolved, environment, data, ready, compute, sampler, evaluators, estimated, notes)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gcdbench.backbone.split import FrozenTrunk
+from gcdbench.backbone.load import BackboneInfo
+from gcdbench.backbone.split import FrozenTrunk, SplitBackbone
 from gcdbench.config.resolve import ViewConfig
 from gcdbench.data.images import Images, NumberedImages
 from gcdbench.data.prefetch import ahead, default_workers
@@ -35,7 +37,7 @@ Rows = NDArray[np.int64]
 
 
 def _compiled(trunk: FrozenTrunk) -> Callable[[Tensor], Tensor]:
-    """The compiled trunk; what the compiler cannot do is the user's to know."""
+    """The compiled trunk; what the compiler cannot do must be reported to the user."""
     fast = torch.compile(trunk.raw)
 
     def raw(images: Tensor) -> Tensor:
@@ -53,6 +55,17 @@ def _compiled(trunk: FrozenTrunk) -> Callable[[Tensor], Tensor]:
     return raw
 
 
+@dataclass(frozen=True)
+class PassOptions:
+    """How trunk passes are made; none of it changes tokens beyond rounding."""
+
+    micro_batch: int = 256
+    """Images at a time."""
+    workers: int | None = None
+    """Threads that read images; None takes as many as are useful here."""
+    compiled: bool = False
+
+
 class TokenSource:
     """Streams trunk tokens of planned views; shared by training, pools and every lane that looks at them."""
 
@@ -62,9 +75,7 @@ class TokenSource:
         images: Mapping[str, Images],
         views: ViewConfig,
         compute: Compute,
-        micro_batch: int,
-        workers: int | None = None,
-        compiled: bool = False,
+        options: PassOptions,
         order: Mapping[str, Rows] | None = None,
     ) -> None:
         """``order`` has per part the row of the dataset behind each number; None: rows are numbered as they are."""
@@ -73,17 +84,21 @@ class TokenSource:
         self._order = order
         self.views = views
         self.compute: Compute = compute
-        self.micro_batch = micro_batch
-        self.workers = default_workers() if workers is None else workers
+        self.micro_batch = options.micro_batch
+        self.workers = default_workers() if options.workers is None else options.workers
         self.normalise = Normalise(views, compute.device, compute.dtype)
         self.stored: dict[str, TokenStore] = {}
         """Stores of evaluation tokens by part."""
         self.stored_views: TokenStore | None = None
         """Store of training views: view v of row r at r x views + v."""
         self.views_per_row = 0
-        self._raw = _compiled(trunk) if compiled else trunk.raw
+        self._raw = _compiled(trunk) if options.compiled else trunk.raw
         self._kept: dict[tuple[str, int], Tensor] = {}
         self._shape: tuple[int, ...] | None = None
+
+    def use_packed(self, part: str, images: Images) -> None:
+        """From now on images of a part come from a store."""
+        self.images[part] = images
 
     def stream(self, part: str, plans: Iterable[ViewPlan]) -> Iterator[tuple[ViewPlan, Tensor]]:
         """Each plan with its tokens, in order."""
@@ -213,7 +228,7 @@ class TokenSource:
         wanted = dict(zip(numbers.tolist(), np.split(rows, starts[1:]), strict=True))
         for number, tokens in self._computed(part, list(wanted)):
             own = torch.from_numpy(wanted[number] - number * CHUNK)
-            # A copy in any case: what is kept must not change if somebody writes into what he was given.
+            # A copy in any case: what is kept must not change if a caller writes into what it was given.
             yield tokens.clone() if len(own) == len(tokens) else tokens[own.to(tokens.device)]
 
     def _computed(self, part: str, numbers: list[int]) -> Iterator[tuple[int, Tensor]]:
@@ -237,3 +252,12 @@ class TokenSource:
     def _arrived(self, tokens: Tensor) -> Tensor:
         """On the device, in the type the trunk gives (its residual stream is float32 even under autocast)."""
         return tokens.to(self.compute.device, non_blocking=self.compute.pins).to(self.compute.dtype)
+
+
+@dataclass(frozen=True)
+class ReadyBackbone:
+    """A backbone on its device, what the record says of it, and where its tokens come from."""
+
+    backbone: SplitBackbone
+    info: BackboneInfo
+    source: TokenSource

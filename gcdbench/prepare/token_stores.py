@@ -3,81 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from importlib.metadata import version
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from gcdbench.data.images import DirectImages, Images
-from gcdbench.data.store.packed_images import PackedImages, estimate, image_facts, image_store, pack
-from gcdbench.data.store.store_folder import CannotStore, StoreFolder, cache_root, spoken_size
+from gcdbench.data.store.packed_images import PackedImages, estimate, image_store, pack
+from gcdbench.data.store.store_folder import CannotStore, StoreFolder, spoken_size
 from gcdbench.data.store.token_store import TokenStore, token_bytes, write_tokens
 from gcdbench.data.views import random_plan
+from gcdbench.prepare.environment import StoreOptions
+from gcdbench.prepare.token_identity import TokenIdentity
 from gcdbench.prepare.token_source import CHUNK
 from gcdbench.system.seeding import generator
 
 if TYPE_CHECKING:
     from gcdbench.contracts import Dataset
-    from gcdbench.prepare.run_context import Workspace
-    from gcdbench.system.observer import Reporter
+    from gcdbench.prepare.run_context import RunContext
+    from gcdbench.system.observer import Observer
 
 
-@dataclass(frozen=True)
-class Shelf:
-    """Where stores are, and whether images are packed."""
-
-    root: Path
-    packs: bool = True
-
-    @staticmethod
-    def at(given: Path | None = None, packs: bool = True) -> Shelf:
-        """The shelf in a given folder or the default one."""
-        return Shelf(cache_root(given), packs)
-
-
-def open_images(shelf: Shelf, dataset: Dataset, part: str, resize: int) -> Images:
+def open_images(store_options: StoreOptions, dataset: Dataset, part: str, resize: int) -> Images:
     """The packed images if they are there; otherwise images that are decoded whenever they are asked for."""
     direct = DirectImages(dataset, part, resize)
-    if direct.small or not shelf.packs:
+    if direct.small or not store_options.packs:
         return direct
-    store = image_store(shelf.root, dataset, part, resize)
+    store = image_store(store_options.root, dataset, part, resize)
     return PackedImages(store) if store.description() is not None else direct
 
 
-def make_stores(space: Workspace, reporter: Reporter) -> None:
+def make_stores(ctx: RunContext, observer: Observer) -> None:
     """Pack images and write token stores that the run wants and that are not there yet."""
-    source, config = space.source, space.config.store
+    source, config = ctx.source, ctx.config.store
     for part in source.images:
-        _pack(space, part, reporter)
+        _pack(ctx, part, observer)
     if config.eval_tokens != "auto":
         for part in source.images:
             if part not in source.stored:
-                source.stored[part] = _eval_tokens(space, part, reporter)
+                source.stored[part] = _eval_tokens(ctx, part, observer)
     if config.train_views and source.stored_views is None:
-        source.stored_views = _train_tokens(space, reporter)
+        source.stored_views = _train_tokens(ctx, observer)
         source.views_per_row = config.train_views
 
 
-def planned_stores(space: Workspace) -> dict[str, str]:
+def planned_stores(ctx: RunContext) -> dict[str, str]:
     """What each store of the run takes or would take, for a person."""
     found = {}
-    source, config, dataset = space.source, space.config.store, space.data.dataset
+    source, config, dataset = ctx.source, ctx.config.store, ctx.data.dataset
     for part, images in source.images.items():
         if isinstance(images, PackedImages):
             found[f"{part} images"] = f"stored in {images.path}"
-        elif isinstance(images, DirectImages) and not images.small and space.shelf.packs:
-            size = spoken_size(estimate(dataset, part, space.config.views.resize))
-            found[f"{part} images"] = f"would take {size} in {space.shelf.root}"
+        elif isinstance(images, DirectImages) and not images.small and ctx.store_options.packs:
+            size = spoken_size(estimate(dataset, part, ctx.config.views.resize))
+            found[f"{part} images"] = f"would take {size} in {ctx.store_options.root}"
     wanted = {}
     if config.eval_tokens != "auto":
-        wanted = {f"{p} tokens": (_eval_store(space, p), len(i), config.eval_tokens) for p, i in source.images.items()}
+        wanted = {f"{p} tokens": (_eval_store(ctx, p), len(i), config.eval_tokens) for p, i in source.images.items()}
     if config.train_views:
         rows = len(source.images["train"]) * config.train_views
-        wanted["training views"] = (_train_store(space), rows, config.train_tokens)
+        wanted["training views"] = (_train_store(ctx), rows, config.train_tokens)
     for name, (store, rows, dtype) in wanted.items():
         size = spoken_size(token_bytes(rows, source.token_shape(), dtype))
         there = store.description() is not None
@@ -85,72 +71,63 @@ def planned_stores(space: Workspace) -> dict[str, str]:
     return found
 
 
-def _pack(space: Workspace, part: str, reporter: Reporter) -> None:
-    images, resize = space.source.images[part], space.config.views.resize
-    if not isinstance(images, DirectImages) or images.small or not space.shelf.packs:
+def _pack(ctx: RunContext, part: str, observer: Observer) -> None:
+    images, resize = ctx.source.images[part], ctx.config.views.resize
+    if not isinstance(images, DirectImages) or images.small or not ctx.store_options.packs:
         return
-    dataset = space.data.dataset
-    store = image_store(space.shelf.root, dataset, part, resize)
+    dataset = ctx.data.dataset
+    store = image_store(ctx.store_options.root, dataset, part, resize)
     try:
-        pack(store, dataset, part, resize, reporter.announce, _ticker(reporter, f"packing {part} images"))
+        pack(store, dataset, part, resize, observer.announce, _ticker(observer, f"packing {part} images"))
     except CannotStore as fault:
-        reporter.warn(f"{fault} Images are decoded in every epoch instead.")
+        observer.warn(f"{fault} Images are decoded in every epoch instead.")
         return
-    space.source.images[part] = PackedImages(store)
+    ctx.source.use_packed(part, PackedImages(store))
 
 
-def _facts(space: Workspace, part: str, dtype: str) -> dict[str, Any]:
-    """Everything that decides the tokens of a part."""
-    views, info = space.config.views, space.backbone_info
+def _facts(ctx: RunContext, part: str, dtype: str) -> dict[str, Any]:
+    """Everything that decides the tokens of a part, as they are stored."""
     return {
-        "images": image_facts(space.data.dataset, part, views.resize),
-        "crop": views.crop,
-        "mean": list(views.mean),
-        "std": list(views.std),
-        "architecture": info.architecture,
-        "weights": info.weights_hash,
-        "blocks": space.backbone.start,
-        "precision": space.compute.precision,
-        "compiled": space.config.train.compile,
-        "pass": min(CHUNK, space.config.train.micro_batch),
-        "device": space.compute.describe(),
+        **TokenIdentity.of(ctx.config, ctx.backbone_info).store_facts(ctx.data.dataset, part),
+        "blocks": ctx.backbone.start,
+        "compiled": ctx.config.train.compile,
+        "pass": min(CHUNK, ctx.config.train.micro_batch),
+        "device": ctx.compute.describe(),
         "torch": torch.__version__,
-        "timm": version("timm"),
         "dtype": dtype,
         "rows": "shuffled",  # by `data.splits.row_order`
-        **({} if info.projection is None else {"projection": info.projection["hash"]}),
     }
 
 
-def _eval_store(space: Workspace, part: str) -> StoreFolder:
-    facts = {**_facts(space, part, space.config.store.eval_tokens), "views": "centre", "chunk": CHUNK}
-    return StoreFolder(space.shelf.root, "tokens", facts)
+def _eval_store(ctx: RunContext, part: str) -> StoreFolder:
+    facts = {**_facts(ctx, part, ctx.config.store.eval_tokens), "views": "centre", "chunk": CHUNK}
+    return StoreFolder(ctx.store_options.root, "tokens", facts)
 
 
-def _train_store(space: Workspace) -> StoreFolder:
-    config = space.config.store
-    facts = {"views": config.train_views, "flip": space.config.views.flip, "chunk": CHUNK}
-    return StoreFolder(space.shelf.root, "tokens", {**_facts(space, "train", config.train_tokens), **facts})
+def _train_store(ctx: RunContext) -> StoreFolder:
+    config = ctx.config.store
+    facts = {"views": config.train_views, "flip": ctx.config.views.flip, "chunk": CHUNK}
+    return StoreFolder(ctx.store_options.root, "tokens", {**_facts(ctx, "train", config.train_tokens), **facts})
 
 
-def _eval_tokens(space: Workspace, part: str, reporter: Reporter) -> TokenStore:
-    source, dtype, store = space.source, space.config.store.eval_tokens, _eval_store(space, part)
+def _eval_tokens(ctx: RunContext, part: str, observer: Observer) -> TokenStore:
+    source, dtype, store = ctx.source, ctx.config.store.eval_tokens, _eval_store(ctx, part)
     total = len(source.images[part])
     if store.description() is None:
-        what = f"{dtype} tokens of {total:,} images of {space.data.dataset.title} ({part})"
-        tick = _ticker(reporter, f"computing {part} tokens")
+        what = f"{dtype} tokens of {total:,} images of {ctx.data.dataset.title} ({part})"
+        tick = _ticker(observer, f"computing {part} tokens")
 
         def parts(first: int) -> Iterator[Tensor]:
             yield from (tokens for _, tokens in source.chunks(part, range(first // CHUNK, -(-total // CHUNK))))
-            space.data.state.check(space)  # a store must not outlive images that have changed meanwhile
+            ctx.check_files()  # a store must not outlive images that have changed meanwhile
 
-        write_tokens(store, what, total, source.token_shape(), dtype, parts, reporter.announce, tick)
+        write_tokens(store, what, total, source.token_shape(), dtype, parts, observer.announce, tick)
     return TokenStore(store)
 
 
-def _train_tokens(space: Workspace, reporter: Reporter) -> TokenStore:
+def _train_tokens(ctx: RunContext, observer: Observer) -> TokenStore:
     """Random views of every training row; the same ones for every run, so that all seeds share one store."""
-    source, config, store = space.source, space.config, _train_store(space)
+    source, config, store = ctx.source, ctx.config, _train_store(ctx)
     count, dtype = config.store.train_views, config.store.train_tokens
     total = len(source.images["train"])
 
@@ -161,14 +138,14 @@ def _train_tokens(space: Workspace, reporter: Reporter) -> TokenStore:
         for plan, tokens in source.stream("train", islice(plans, first // (count * CHUNK), None)):
             # View-major to row-major: all views of a row lie side by side.
             yield tokens.view(count, len(plan.rows), *tokens.shape[1:]).transpose(0, 1).flatten(0, 1)
-        space.data.state.check(space)
+        ctx.check_files()
 
     if store.description() is None:
-        what = f"{dtype} tokens of {count} training views of {total:,} images of {space.data.dataset.title}"
-        shape, tick = source.token_shape(), _ticker(reporter, "computing tokens of training views")
-        write_tokens(store, what, total * count, shape, dtype, parts, reporter.announce, tick)
+        what = f"{dtype} tokens of {count} training views of {total:,} images of {ctx.data.dataset.title}"
+        shape, tick = source.token_shape(), _ticker(observer, "computing tokens of training views")
+        write_tokens(store, what, total * count, shape, dtype, parts, observer.announce, tick)
     return TokenStore(store)
 
 
-def _ticker(reporter: Reporter, name: str) -> Callable[[int, int], None]:
-    return lambda done, total: reporter.working(name, done, total)
+def _ticker(observer: Observer, name: str) -> Callable[[int, int], None]:
+    return lambda done, total: observer.working(name, done, total)

@@ -40,8 +40,17 @@ class RunDirectory:
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether there is something to go on from."""
+        """Whether there is something to resume from."""
         return any((self.path / "checkpoint" / name).is_file() for name in ("last.pt", "previous.pt"))
+
+    @property
+    def status(self) -> str:
+        """What would be done: `finished` is shown, `unfinished` resumed, `new` and `failed` are run."""
+        if self.finished:
+            return "finished"
+        if self.failure is not None:
+            return "failed"
+        return "unfinished" if self.has_checkpoint else "new"
 
     @property
     def is_run(self) -> bool:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from gcdbench.contracts import IntArray
 from gcdbench.errors import GcdbenchError
-from gcdbench.evaluation import cluster_accuracy
 from gcdbench.records.record import Record
+from gcdbench.toolbox import cluster_accuracy
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from gcdbench import registry
 from gcdbench.config.resolve import Layer, flat_config, resolve
 from gcdbench.contracts import Index, IntArray, Method
 from gcdbench.errors import GcdbenchError
+from gcdbench.prepare.environment import RunEnvironment
 from gcdbench.prepare.pca import begun_with
-from gcdbench.prepare.plan import Plan
-from gcdbench.prepare.pool import ImagePool
-from gcdbench.prepare.run_context import Workspace, prepare
-from gcdbench.prepare.shared_resources import Cache
+from gcdbench.prepare.pool import ImagePool, PoolOptions, PoolRows
+from gcdbench.prepare.request import ResolvedRequest
+from gcdbench.prepare.run_context import RunContext, build_method, prepare_run
+from gcdbench.prepare.shared_resources import SharedResources
 from gcdbench.records.record import Record
-from gcdbench.system.device import Compute, choose_device
 from gcdbench.system.plugin_call import plugin_call
 from gcdbench.training import checkpoint
 
@@ -28,34 +28,34 @@ from gcdbench.training import checkpoint
 class Reopened:
     """A run whose data and weights are here."""
 
-    space: Workspace
+    ctx: RunContext
     record: Record
 
     @property
     def part(self) -> str:
         """Part of the dataset that was scored."""
-        return "train" if self.space.config.eval.rows == "unlabelled" else "test"
+        return "train" if self.ctx.config.eval.rows == "unlabelled" else "test"
 
     @property
     def index(self) -> Index:
         """Rows of that part."""
-        index = self.space.data.index if self.part == "train" else self.space.data.test
+        index = self.ctx.data.index if self.part == "train" else self.ctx.data.test
         assert index is not None
         return index
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the true classes in the order of the targets."""
-        split = self.space.data.split
+        split = self.ctx.data.split
         return tuple(self.index.class_names[c] for c in (*split.base, *split.novel))
 
     def image(self, row: int) -> Image.Image:
         """The image of a scored row."""
-        return self.space.data.dataset.image(self.part, row)
+        return self.ctx.data.dataset.image(self.part, row)
 
     def backbone_features(self, rows: IntArray) -> np.ndarray:
         """CLS of the backbone as it was before training."""
-        tail = self.space.backbone.tail(norm=True).to(self.space.compute.device).eval()
+        tail = self.ctx.backbone.tail(norm=True).to(self.ctx.compute.device).eval()
         return self._features(rows, lambda tokens: tail(tokens)[:, 0])
 
     def method_features(self, rows: IntArray) -> np.ndarray | None:
@@ -74,7 +74,7 @@ class Reopened:
         saved = checkpoint.load(Path(self.record.dir))
         if saved is None:
             raise GcdbenchError("its checkpoint is gone")
-        method = self.space.method()
+        method = build_method(self.ctx)
         try:
             method.load_state_dict(saved["lane"]["method"])
         except (KeyError, TypeError, RuntimeError) as fault:
@@ -82,16 +82,14 @@ class Reopened:
         return method.eval()
 
     def _features(self, rows: IntArray, embed: object) -> np.ndarray:
-        nothing = np.zeros(len(rows), dtype=bool)
-        hidden = np.full(len(rows), -1, dtype=np.int64)
-        size = self.space.config.eval.batch_size
-        numbers = np.argsort(self.space.data.order[self.part])[rows]
-        pool = ImagePool(self.space.source, self.part, numbers, hidden, nothing, size, sparse=True)
+        numbers = np.argsort(self.ctx.data.order[self.part])[rows]
+        how = PoolOptions(self.ctx.config.eval.batch_size, sparse=True)
+        pool = ImagePool(PoolRows.unlabelled(self.part, numbers), self.ctx.source, how)
         return pool.features(embed).float().cpu().numpy()  # type: ignore[arg-type]
 
 
-def reopen(record: Record, root: Path, device: str = "auto", cache: Cache | None = None) -> Reopened:
-    """Build the run's workspace again; a GcdbenchError says what is missing or has changed."""
+def reopen(record: Record, root: Path, device: str = "auto", shared: SharedResources | None = None) -> Reopened:
+    """Build the run's context again; a GcdbenchError says what is missing or has changed."""
     plugin = registry.get("method", record.method)
     method_class = plugin.load()
     dataset_class = registry.load("dataset", record.dataset)
@@ -103,16 +101,14 @@ def reopen(record: Record, root: Path, device: str = "auto", cache: Cache | None
         method_config=method_class.Config,
         layers=[Layer("record", flat_config(record.config))],
     )
-    plan = Plan(plugin, method_class, dataset_class, (resolved,))
-    compute = Compute(choose_device(device), resolved.config.train.precision)
-    cache = cache or Cache()
-    space = prepare(plan, resolved, compute, root, cache=cache)
-    own = begun_with(Path(record.dir), space.backbone_info)
+    asked = ResolvedRequest(plugin, method_class, dataset_class, (resolved,))
+    shared = shared or SharedResources(RunEnvironment(root=root, device=device))
+    ctx = prepare_run(asked, resolved, shared)
+    own = begun_with(Path(record.dir), ctx.backbone_info)
     if own is not None:
-        space = prepare(plan, resolved, compute, root, cache=cache, own=own)
-    if space.run_id != record.run_id:
+        ctx = prepare_run(asked, resolved, shared, own)
+    if ctx.run_id != record.run_id:
         raise GcdbenchError(
-            "the data, the weights or the plugin are not those of the run any more "
-            f"(they would give run {space.run_id})"
+            f"the data, the weights or the plugin are not those of the run any more (they would give run {ctx.run_id})"
         )
-    return Reopened(space, record)
+    return Reopened(ctx, record)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gcdbench.errors import GcdbenchError
-from gcdbench.prepare.shared_resources import Cache
+from gcdbench.prepare.shared_resources import SharedResources
 from gcdbench.records.record import Record
 from gcdbench.records.run_directory import RunDirectory
 from gcdbench.report.outcome import Outcome, read_outcome
@@ -58,7 +58,7 @@ class Source:
     device: str = "auto"
     with_data: bool = True
     """Whether to open images and weights at all."""
-    cache: Cache = field(default_factory=Cache)
+    cache: SharedResources = field(default_factory=SharedResources)
     """Data and backbones that several runs of one report share."""
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from gcdbench.data.store.store_folder import spoken_size
 from gcdbench.errors import GcdbenchError
+from gcdbench.prepare.run_context import RunContext, build_method
 from gcdbench.system.plugin_call import plugin_call
-
-if TYPE_CHECKING:
-    from gcdbench.prepare.run_context import Workspace
 
 GENERATIONS = 3
 """Checkpoints that are there at once: the last, the one before it, and the one being written."""
@@ -34,15 +32,15 @@ def state_bytes(state: Any) -> int:
     return 0
 
 
-def run_bytes(space: Workspace) -> int:
+def run_bytes(ctx: RunContext) -> int:
     """About what a run directory takes at most, from the size of the method's weights and their momentum."""
-    method = space.method()
-    with plugin_call(space.config.method, "state_dict"):
+    method = build_method(ctx)
+    with plugin_call(ctx.config.method, "state_dict"):
         trained = sum(p.numel() * p.element_size() for _, p in method.trained_parameters())
         checkpoint = state_bytes(method.state_dict()) + trained
-    index = space.data.index if space.config.eval.rows == "unlabelled" else space.data.test
+    index = ctx.data.index if ctx.config.eval.rows == "unlabelled" else ctx.data.test
     names = 0 if index is None else sum(map(len, index.items))
-    return GENERATIONS * checkpoint + names + PER_ROW * len(space.data.index) + FIXED
+    return GENERATIONS * checkpoint + names + PER_ROW * len(ctx.data.index) + FIXED
 
 
 def free_bytes(folder: Path) -> int:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gcdbench.prepare.run_context import Workspace
+from gcdbench.prepare.environment import RunEnvironment
+from gcdbench.prepare.request import RunRequest
+from gcdbench.prepare.run_context import RunContext, build_method
+from gcdbench.prepare.shared_resources import SharedResources
 from gcdbench.prepare.token_stores import planned_stores
 from gcdbench.runs.disk_space import free_bytes, require_room, run_bytes
-from gcdbench.runs.execute import directory, status
+from gcdbench.runs.execute import ExecuteOptions, prepare_requests, run_directory
 from gcdbench.runs.rehearsal import Rehearsal
-from gcdbench.training.batches import batches, first_plans
-from gcdbench.training.stages import stages_of
+from gcdbench.system.observer import Observer
+from gcdbench.training.batches import batches, first_plans, stages_of
 
 STEPS = 2
 
@@ -34,67 +38,76 @@ class StepTime:
         return self.trunk + self.own
 
 
-def step_time(space: Workspace) -> tuple[StepTime, str | None]:
+def step_time(ctx: RunContext) -> tuple[StepTime, str | None]:
     """Time of the faster of two steps, from a rehearsal: what would fail in a run fails here. And what it noted."""
-    stages = stages_of(space, space.method())
+    stages = stages_of(ctx, build_method(ctx))
     if not stages:
         return StepTime(0.0, 0.0), None
     trunk = float("inf")
     started = time.monotonic()
-    for _ in batches(space, first_plans(space, stages[0], STEPS)):
-        space.compute.wait()
+    for _ in batches(ctx, first_plans(ctx, stages[0], STEPS)):
+        ctx.compute.wait()
         trunk, started = min(trunk, time.monotonic() - started), time.monotonic()
     rehearsal = Rehearsal()
     with tempfile.TemporaryDirectory(prefix="gcdbench-") as folder:
-        note = rehearsal.of(space, Path(folder))
+        note = rehearsal.of(ctx, Path(folder))
     return StepTime(trunk, rehearsal.step_seconds), note
 
 
-def describe_plan(space: Workspace, runs: Path) -> dict[str, Any]:
-    """The plan of one run as plain data."""
-    config, split = space.config, space.data.split
-    folder = directory(space, runs)
-    told = {"finished": "finished, would be shown", "unfinished": "unfinished, would be continued", "new": "new"}
-    told["failed"] = f"failed before, would be tried again ({folder.failure})"
-    method = space.method()
-    steps = space.sampler.steps
-    epochs = sum(stage.epochs for stage in stages_of(space, method))
-    disk = run_bytes(space)
+def describe_requests(
+    requests: Sequence[RunRequest], environment: RunEnvironment, observer: Observer, force: bool = False
+) -> list[dict[str, Any]]:
+    """What each run of these requests would be, each once."""
+    asked = prepare_requests(requests, SharedResources(environment, observer), ExecuteOptions(force=force))
+    once = {result.ctx.run_id: result.ctx for result in asked if result.ctx is not None}
+    return [describe_run(ctx) for ctx in once.values()]
+
+
+def describe_run(ctx: RunContext) -> dict[str, Any]:
+    """What one run would be, as plain data."""
+    config, split = ctx.config, ctx.data.split
+    folder, runs = run_directory(ctx), Path(ctx.environment.runs)
+    spoken = {"finished": "finished, would be shown", "unfinished": "unfinished, would be resumed", "new": "new"}
+    spoken["failed"] = f"failed before, would be tried again ({folder.failure})"
+    method = build_method(ctx)
+    steps = ctx.sampler.steps
+    epochs = sum(stage.epochs for stage in stages_of(ctx, method))
+    disk = run_bytes(ctx)
     require_room([disk], runs)
-    space.compute.start_measuring()
-    taken, note = step_time(space)
+    ctx.compute.start_measuring()
+    taken, note = step_time(ctx)
     per_step = taken.total
-    trunk = sum(p.numel() for p in space.backbone.trunk.parameters())
+    trunk = sum(p.numel() for p in ctx.backbone.trunk.parameters())
     return {
         "method": config.method,
         "recipe": config.recipe,
         "dataset": config.dataset,
         "seed": config.seed,
-        "run_id": space.run_id,
+        "run_id": ctx.run_id,
         "dir": str(folder.path),
-        "status": told[status(folder)],
-        "fingerprint": space.protocol.fingerprint(),
+        "status": spoken[folder.status],
+        "fingerprint": ctx.protocol.fingerprint(),
         "labelled_rows": len(split.labelled),
         "unlabelled_rows": len(split.unlabelled),
         "base_classes": len(split.base),
         "novel_classes": len(split.novel),
-        "k": space.k,
-        "scored_rows": len(space.scored_rows(config.eval.rows)),
-        "backbone": space.backbone_info.architecture,
-        "weights_hash": space.backbone_info.weights_hash,
+        "k": ctx.k,
+        "scored_rows": len(ctx.scored_rows(config.eval.rows)),
+        "backbone": ctx.backbone_info.architecture,
+        "weights_hash": ctx.backbone_info.weights_hash,
         "trained_parameters": sum(p.numel() for _, p in method.trained_parameters()),
         "total_parameters": trunk + sum(p.numel() for p in method.parameters()),
         "epochs": epochs,
         "steps_per_epoch": steps,
         "seconds_per_step": round(per_step, 4),
         "estimated_training_seconds": round(per_step * steps * epochs, 1),
-        "device": space.compute.describe(),
-        "memory_bytes": space.compute.peak_memory(),
+        "device": ctx.compute.describe(),
+        "memory_bytes": ctx.compute.peak_memory(),
         "disk_bytes": disk,
         "disk_free_bytes": free_bytes(runs),
-        "stores": planned_stores(space),
-        "notes": [*space.warnings, *([] if note is None else [note])],
-        "presets": list(space.resolved.presets),
+        "stores": planned_stores(ctx),
+        "notes": [*ctx.notes.warnings, *([] if note is None else [note])],
+        "presets": list(ctx.resolved.presets),
         "config": config.as_dict(),
-        "sources": dict(space.resolved.sources),
+        "sources": dict(ctx.resolved.sources),
     }

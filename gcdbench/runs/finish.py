@@ -1,7 +1,9 @@
-"""What a finished run leaves behind: predictions with names, and the record."""
+"""The end of a run: predictions with names, scores, and the record."""
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,24 +11,51 @@ import numpy as np
 
 import gcdbench
 from gcdbench.contracts import Method, Prediction
-from gcdbench.prepare.run_context import Workspace
+from gcdbench.prepare.run_context import RunContext
 from gcdbench.records.provenance import git_state, package_folder, versions
 from gcdbench.records.record import SCHEMA, Record, hashes_of
 from gcdbench.records.run_directory import RunDirectory
 from gcdbench.runs.flops import flops_per_step
-from gcdbench.training.evaluate import Selected
-from gcdbench.training.scoring import Scores
-from gcdbench.training.stages import stages_of
+from gcdbench.system.files import write_json
+from gcdbench.training.batches import stages_of
+from gcdbench.training.evaluate import Scores, predict, score
+from gcdbench.training.lane import Lane
 
 
-def write_names(space: Workspace, folder: RunDirectory, prediction: Prediction) -> None:
+def finish_run(lane: Lane) -> None:
+    """Predict, score and write the record; the method is released."""
+    ctx, folder, method = lane.ctx, lane.folder, lane.trainer.method
+    started = time.monotonic()
+    rows = ctx.config.eval.rows
+    prediction = lane.selected.prediction if lane.selected else predict(ctx, method, rows)
+    if not lane.first:
+        lane.close()
+        return
+    ctx.check_files()
+    lane.require_folder()
+    truth = ctx.truth(rows)
+    folder.write_predictions(ctx.scored_rows(rows), prediction, None if truth is None else truth.target)
+    write_names(ctx, folder, prediction)
+    ctx.notes.timings["predict"] = time.monotonic() - started
+    started = time.monotonic()
+    scores = score(ctx, prediction, rows)
+    ctx.notes.timings["evaluate"] = time.monotonic() - started
+    record = make_record(lane, method, prediction, scores)
+    write_json(folder.record_file, record.as_dict())
+    with suppress(OSError):  # the run is finished, whatever becomes of its log
+        folder.log("finished")
+    lane.trackers.finish(record.as_dict())
+    lane.take(record)
+
+
+def write_names(ctx: RunContext, folder: RunDirectory, prediction: Prediction) -> None:
     """`predictions.csv`: which file got which class or new cluster."""
-    split = space.data.split
-    index = space.data.index if space.config.eval.rows == "unlabelled" else space.data.test
+    split = ctx.data.split
+    index = ctx.data.index if ctx.config.eval.rows == "unlabelled" else ctx.data.test
     assert index is not None
     names = [index.class_names[c] for c in split.base]
-    names += [f"novel {n + 1}" for n in range(max(space.k, int(prediction.cluster.max()) + 1) - len(names))]
-    rows = space.scored_rows(space.config.eval.rows)
+    names += [f"novel {n + 1}" for n in range(max(ctx.k, int(prediction.cluster.max()) + 1) - len(names))]
+    rows = ctx.scored_rows(ctx.config.eval.rows)
     confidence = prediction.confidence
     if confidence is None:
         confidence = np.full(len(rows), np.nan, dtype=np.float32)
@@ -37,36 +66,31 @@ def write_names(space: Workspace, folder: RunDirectory, prediction: Prediction) 
     folder.write_table(("item", "cluster", "name", "confidence"), table)
 
 
-def count_flops(space: Workspace, method: Method) -> dict[str, int] | None:
+def count_flops(ctx: RunContext, method: Method) -> dict[str, int] | None:
     """Operations per step, or None with a warning: a number that is nice to have must not cost a finished run."""
     try:
-        return flops_per_step(space, method)
+        return flops_per_step(ctx, method)
     except Exception as fault:  # a plugin's forward, the counter and the device can all fail in their own ways
-        space.warnings.append(f"The operations per step could not be counted ({type(fault).__name__}: {fault}).")
+        ctx.notes.add(f"The operations per step could not be counted ({type(fault).__name__}: {fault}).")
         return None
 
 
-def make_record(
-    space: Workspace,
-    folder: RunDirectory,
-    method: Method,
-    prediction: Prediction,
-    scores: Scores,
-    selected: Selected | None,
-    lanes: int,
-) -> Record:
+def make_record(lane: Lane, method: Method, prediction: Prediction, scores: Scores) -> Record:
     """Collect what the record holds; the method is used up by counting its operations."""
-    config, split = space.config, space.data.split
-    plugin = space.plan.method
-    stages = stages_of(space, method)
+    ctx, folder, selected = lane.ctx, lane.folder, lane.selected
+    # An earlier process may have trained some epochs with more lanes.
+    lanes = max([lane.most_sharing, *(int(line.get("lanes", 1)) for line in folder.epochs())])
+    config, split = ctx.config, ctx.data.split
+    plugin = ctx.asked.method
+    stages = stages_of(ctx, method)
     own = sum(p.numel() for p in method.parameters())
-    trunk = sum(p.numel() for p in space.backbone.trunk.parameters())
+    trunk = sum(p.numel() for p in ctx.backbone.trunk.parameters())
     stage, epoch = (stages[-1].name, stages[-1].epochs) if stages else ("", 0)
     if selected is not None:
         stage, epoch = selected.stage, selected.epoch
     return Record(
         schema=SCHEMA,
-        run_id=space.run_id,
+        run_id=ctx.run_id,
         method=config.method,
         dataset=config.dataset,
         recipe=config.recipe,
@@ -78,12 +102,12 @@ def make_record(
         evaluators=scores.by_evaluator,
         selected={"rule": config.eval.selection, "stage": stage, "epoch": epoch},
         config=config.as_dict(),
-        sources=dict(space.resolved.sources),
-        chosen=list(space.resolved.chosen),
-        presets=list(space.resolved.presets),
-        protocol=space.protocol.as_dict(),
-        fingerprint=space.protocol.fingerprint(),
-        backbone=space.backbone_info.as_dict(),
+        sources=dict(ctx.resolved.sources),
+        chosen=list(ctx.resolved.chosen),
+        presets=list(ctx.resolved.presets),
+        protocol=ctx.protocol.as_dict(),
+        fingerprint=ctx.protocol.fingerprint(),
+        backbone=ctx.backbone_info.as_dict(),
         parameters={
             "trained": sum(p.numel() for _, p in method.trained_parameters()),
             "total": own + trunk,
@@ -93,16 +117,16 @@ def make_record(
             "unlabelled": len(split.unlabelled),
             "base_classes": len(split.base),
             "novel_classes": len(split.novel),
-            "scored": len(space.scored_rows(config.eval.rows)),
+            "scored": len(ctx.scored_rows(config.eval.rows)),
             "clusters": len(np.unique(prediction.cluster)),
-            **({"skipped": len(space.data.bad_items())} if space.data.bad_items() else {}),
+            **({"skipped": len(ctx.data.bad_items())} if ctx.data.bad_items() else {}),
         },
-        k_estimate=None if space.estimated is None else space.estimated.as_dict(),
-        timings=timings(space, folder),
-        peak_memory=space.compute.peak_memory(),  # before counting operations, which takes memory of its own
-        flops_per_step=count_flops(space, method),
-        device=space.compute.describe(),
-        world_size=space.ranks.size,
+        k_estimate=None if ctx.estimated is None else ctx.estimated.as_dict(),
+        timings=timings(ctx, folder),
+        peak_memory=ctx.compute.peak_memory(),  # before counting operations, which takes memory of its own
+        flops_per_step=count_flops(ctx, method),
+        device=ctx.compute.describe(),
+        world_size=ctx.ranks.size,
         lanes=lanes,
         versions=versions(),
         plugin={"package": plugin.package, "version": plugin.version},
@@ -110,16 +134,16 @@ def make_record(
             "core": git_state(package_folder(gcdbench.__name__)),
             "plugin": git_state(package_folder(plugin.target)),
         },
-        warnings=space.warnings,
+        warnings=ctx.notes.warnings,
     )
 
 
-def timings(space: Workspace, folder: RunDirectory) -> dict[str, float]:
+def timings(ctx: RunContext, folder: RunDirectory) -> dict[str, float]:
     """Seconds per phase. Training counts every epoch of the run, whichever process trained it."""
     lines = folder.epochs()
     total: dict[str, Any] = {
-        **space.timings,
+        **ctx.notes.timings,
         "train": sum(line.get("seconds", 0.0) for line in lines),
-        "evaluate": space.timings["evaluate"] + sum(line.get("evaluation_seconds", 0.0) for line in lines),
+        "evaluate": ctx.notes.timings["evaluate"] + sum(line.get("evaluation_seconds", 0.0) for line in lines),
     }
     return {name: round(seconds, 3) for name, seconds in total.items()}

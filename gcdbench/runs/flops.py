@@ -9,12 +9,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from gcdbench.contracts import Method, Progress
-from gcdbench.prepare.run_context import Workspace
+from gcdbench.prepare.run_context import RunContext
 from gcdbench.system.seeding import fenced_rng, generator
 from gcdbench.training.batches import batches, epoch_plans
 
 
-def flops_per_step(space: Workspace, method: Method) -> dict[str, int]:
+def flops_per_step(ctx: RunContext, method: Method) -> dict[str, int]:
     """Operations of matrix products, attention and convolutions in one step of the method's first stage.
 
     The method is used up: its gradients and running statistics change, so call this when it has predicted.
@@ -22,18 +22,18 @@ def flops_per_step(space: Workspace, method: Method) -> dict[str, int]:
     stages = list(method.stages())
     if not stages:
         return {"trunk": 0, "method": 0}
-    seed = space.config.seed
-    random = generator(seed, "flops", device=space.compute.device)
+    seed = ctx.config.seed
+    random = generator(seed, "flops", device=ctx.compute.device)
     # In the last epoch, when terms that start late have started.
-    t = Progress(stages[0].name, stages[0].epochs - 1, stages[0].epochs, 0, space.sampler.steps, random)
+    t = Progress(stages[0].name, stages[0].epochs - 1, stages[0].epochs, 0, ctx.sampler.steps, random)
     trunk, own = FlopCounterMode(display=False), FlopCounterMode(display=False)
     method.train()
     # Plain attention: the counter does not know the fused CPU kernel, which does the same work.
     with fenced_rng(seed, "flops"), sdpa_kernel(SDPBackend.MATH):
         with trunk:
-            batch = next(batches(space, islice(epoch_plans(space, stages[0], 0), 1)))[1]
+            batch = next(batches(ctx, islice(epoch_plans(ctx, stages[0], 0), 1)))[1]
         with own, torch.enable_grad():  # one block: entering the counter again would start from zero
-            with space.compute.autocast():
+            with ctx.compute.autocast():
                 losses = method(batch, t)
             losses.total().backward()
     method.zero_grad(set_to_none=True)

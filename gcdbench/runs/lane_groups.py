@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from gcdbench.prepare.run_context import Workspace
-
-MAX_LANES = 32
-"""Runs that are trained together at most, unless the user says otherwise: each keeps a tail and its optimiser."""
+from gcdbench.prepare.environment import MAX_LANES
+from gcdbench.prepare.run_context import RunContext
 
 
-def stream_key(space: Workspace) -> Hashable:
+def stream_key(ctx: RunContext) -> Hashable:
     """Equal for runs that see the same batches. Sources are shared where trunk, images and views are the same."""
-    config = space.config
+    config = ctx.config
     train = config.train
-    return (id(space.source), space.data.split.hash(), train.batch_size, train.sampler, config.stream_seed)
+    return (id(ctx.source), ctx.data.split.hash(), train.batch_size, train.sampler, config.stream_seed)
 
 
-def trunk_groups(spaces: Iterable[Workspace], most: int = MAX_LANES) -> list[list[Workspace]]:
+def trunk_groups(contexts: Iterable[RunContext], most: int = MAX_LANES) -> list[list[RunContext]]:
     """Runs to be trained together, at most ``most`` at a time, in the order in which they were asked for."""
-    by_stream: dict[Hashable, list[Workspace]] = {}
-    for space in spaces:
-        by_stream.setdefault(stream_key(space), []).append(space)
+    by_stream: dict[Hashable, list[RunContext]] = {}
+    for ctx in contexts:
+        by_stream.setdefault(stream_key(ctx), []).append(ctx)
     return [group[i : i + most] for group in by_stream.values() for i in range(0, len(group), most)]

@@ -15,15 +15,15 @@ import torch
 from gcdbench.contracts import Batch, Progress, Stage
 from gcdbench.errors import GcdbenchError, PluginError, TrainingError
 from gcdbench.prepare.pool import ImagePool
-from gcdbench.prepare.run_context import Workspace
-from gcdbench.runs.sample_rows import FewRows
+from gcdbench.prepare.run_context import RunContext, build_method
+from gcdbench.runs.sample_rows import SampleRows
 from gcdbench.system.plugin_call import plugin_call
 from gcdbench.system.seeding import AmbientStream, fenced_rng, generator
 from gcdbench.system.state_diff import difference
 from gcdbench.training import checkpoint
-from gcdbench.training.method_trainer import Lane, NotFinite
-from gcdbench.training.scoring import predict
-from gcdbench.training.stages import stages_of
+from gcdbench.training.batches import stages_of
+from gcdbench.training.evaluate import predict
+from gcdbench.training.method_trainer import MethodTrainer, NotFinite
 
 STEPS = 2
 FILE = "checkpoint/.rehearsal.tmp"
@@ -34,49 +34,49 @@ _STATE = "what a method keeps from one call to the next must be parameters, buff
 class Scene:
     """One run in rehearsal: a throw-away lane, and the few rows it is shown."""
 
-    space: Workspace
-    lane: Lane
+    ctx: RunContext
+    trainer: MethodTrainer
     stage: Stage
-    few: FewRows
+    few: SampleRows
     folder: Path
 
     def progress(self, epoch: int, step: int) -> Progress:
         """As in training; random numbers depend on epoch and step only."""
-        space, stage = self.space, self.stage
-        random = generator(space.config.seed, "rehearsal", stage.name, epoch, step, device=space.compute.device)
-        epoch, step = min(epoch, stage.epochs - 1), min(step, space.sampler.steps - 1)
-        return Progress(stage.name, epoch, stage.epochs, step, space.sampler.steps, random)
+        ctx, stage = self.ctx, self.stage
+        random = generator(ctx.config.seed, "rehearsal", stage.name, epoch, step, device=ctx.compute.device)
+        epoch, step = min(epoch, stage.epochs - 1), min(step, ctx.sampler.steps - 1)
+        return Progress(stage.name, epoch, stage.epochs, step, ctx.sampler.steps, random)
 
     def start_epoch(self, epoch: int) -> None:
         """Rates and `on_epoch_start`, as before an epoch."""
-        t, lane = self.progress(epoch, 0), self.lane
-        with AmbientStream(self.space.config.seed, "rehearsal", "epoch", epoch):
-            lane.start_epoch(t)
-            lane.method.eval()
-            with torch.no_grad(), plugin_call(lane.name, "on_epoch_start"):
-                lane.method.on_epoch_start(self.pool(), t)
-            lane.method.train()
+        t, trainer = self.progress(epoch, 0), self.trainer
+        with AmbientStream(self.ctx.config.seed, "rehearsal", "epoch", epoch):
+            trainer.start_epoch(t)
+            trainer.method.eval()
+            with torch.no_grad(), plugin_call(trainer.name, "on_epoch_start"):
+                trainer.method.on_epoch_start(self.pool(), t)
+            trainer.method.train()
 
     def pool(self) -> ImagePool:
         """The few rows, as the method sees the training set."""
-        return self.few.pool(self.space.config.seed)
+        return self.few.pool(self.ctx.config.seed)
 
     def step(self, epoch: int, step: int) -> dict[str, float]:
         """One step; its losses."""
-        self.lane.sums = {}
+        self.trainer.sums = {}
         batch = self.few.batch(step % STEPS)
-        with AmbientStream(self.space.config.seed, "rehearsal", "step", epoch, step):
-            self.lane.step(_copy(batch), self.progress(epoch, step))
-        losses = self.lane.means()
-        self.lane.require_finite(step)
+        with AmbientStream(self.ctx.config.seed, "rehearsal", "step", epoch, step):
+            self.trainer.step(_copy(batch), self.progress(epoch, step))
+        losses = self.trainer.means()
+        self.trainer.require_finite(step)
         return losses
 
     def saved(self) -> Any:
         """The run's state, written to the disk and read back."""
-        path, name = self.folder / FILE, self.lane.name
+        path, name = self.folder / FILE, self.trainer.name
         try:
             with plugin_call(name, "state_dict", passes=(OSError,)):
-                checkpoint.write(path, self.lane.state())
+                checkpoint.write(path, self.trainer.state())
             return checkpoint.read(path)
         except (PluginError, TrainingError):
             raise
@@ -92,44 +92,45 @@ class Scene:
 
     def continued(self, saved: Any) -> Scene:
         """The same run as another process would find it: a new method with the state that was saved."""
-        lane = Lane(self.lane.name, self.space.method(), self.space.compute)
-        with AmbientStream(self.space.config.seed, "stage", self.stage.name):
-            lane.start_stage(self.stage)
+        trainer = MethodTrainer(self.trainer.name, build_method(self.ctx), self.ctx.compute)
+        with AmbientStream(self.ctx.config.seed, "stage", self.stage.name):
+            trainer.start_stage(self.stage)
         try:
-            lane.restore(copy.deepcopy(saved))  # an optimiser may take the tensors themselves
+            trainer.restore(copy.deepcopy(saved))  # an optimiser may take the tensors themselves
         except (PluginError, TrainingError):  # told already: a hook, or memory
             raise
         except GcdbenchError as fault:
             raise PluginError(
-                f"The method '{lane.name}' could not go on from its checkpoint: {fault.__cause__ or fault}; {_STATE}."
+                f"The method '{trainer.name}' could not resume from its checkpoint: {fault.__cause__ or fault}; "
+                f"{_STATE}."
             ) from fault
-        lane.method.train()
-        return Scene(self.space, lane, self.stage, self.few, self.folder)
+        trainer.method.train()
+        return Scene(self.ctx, trainer, self.stage, self.few, self.folder)
 
 
 class Rehearsal:
     """Tries runs that see the same batches; the trunk passes are made once for all of them."""
 
     def __init__(self) -> None:
-        self._few: dict[tuple[int, str], FewRows] = {}
+        self._few: dict[tuple[int, str], SampleRows] = {}
         self.step_seconds = 0.0
         """Time of the faster of two steps of the last method, without the trunk."""
 
-    def of(self, space: Workspace, folder: Path) -> str | None:
+    def of(self, ctx: RunContext, folder: Path) -> str | None:
         """Two steps of every stage, `on_epoch_start` and `predict` on a few rows, checkpoints written, read and gone
         on from. A sentence if there is something the user should know; what cannot work is raised."""
-        key = (space.k, space.config.eval.rows)
+        key = (ctx.k, ctx.config.eval.rows)
         if key not in self._few:
-            self._few[key] = FewRows(space)
+            self._few[key] = SampleRows(ctx)
         few, note = self._few[key], None
-        with fenced_rng(space.config.seed, "rehearsal"):
-            lane = Lane(space.config.method, space.method(), space.compute)
-            for stage in stages_of(space, lane.method):
-                with AmbientStream(space.config.seed, "stage", stage.name):
-                    lane.start_stage(stage)
+        with fenced_rng(ctx.config.seed, "rehearsal"):
+            trainer = MethodTrainer(ctx.config.method, build_method(ctx), ctx.compute)
+            for stage in stages_of(ctx, trainer.method):
+                with AmbientStream(ctx.config.seed, "stage", stage.name):
+                    trainer.start_stage(stage)
                 if stage.epochs:
-                    note = self._stage(Scene(space, lane, stage, few, folder)) or note
-            predict(space, lane.method, space.config.eval.rows, few.pool(space.config.seed))
+                    note = self._stage(Scene(ctx, trainer, stage, few, folder)) or note
+            predict(ctx, trainer.method, ctx.config.eval.rows, few.pool(ctx.config.seed))
         return note
 
     def _stage(self, scene: Scene) -> str | None:
@@ -146,9 +147,9 @@ class Rehearsal:
 
 def _goes_on_within(scene: Scene) -> str | None:
     """One step more, by the run and by its copy from the checkpoint: why they differ, or None."""
-    saved, name = scene.saved(), scene.lane.name
+    saved, name = scene.saved(), scene.trainer.name
     twin = scene.continued(saved)
-    changed = difference(scene.lane.state(), twin.lane.state())
+    changed = difference(scene.trainer.state(), twin.trainer.state())
     if changed is not None:
         raise PluginError(f"The state of '{name}' does not survive a checkpoint: {changed} changes.")
     ours = scene.step(0, STEPS)
@@ -168,7 +169,7 @@ def _goes_on_within(scene: Scene) -> str | None:
 
 def _goes_on_after(scene: Scene) -> str | None:
     """The same across the end of an epoch, where a run must be able to go on."""
-    saved, name = scene.saved(), scene.lane.name
+    saved, name = scene.saved(), scene.trainer.name
 
     last = scene.stage.epochs - 1
 
@@ -184,7 +185,7 @@ def _goes_on_after(scene: Scene) -> str | None:
     try:
         theirs = next_epoch(twin)
     except (PluginError, NotFinite) as fault:
-        raise PluginError(f"The method '{name}' could not go on from its checkpoint: {fault}; {_STATE}.") from fault
+        raise PluginError(f"The method '{name}' could not resume from its checkpoint: {fault}; {_STATE}.") from fault
     changed = _unequal(scene, twin, ours, theirs)
     if changed is None:
         return None
@@ -208,8 +209,8 @@ def _unequal(one: Scene, two: Scene, ours: dict[str, float], theirs: dict[str, f
     """What differs after the same step: to the last bit on a CPU; on a GPU, where sums have no fixed order, losses."""
     if ours.keys() != theirs.keys():
         return "the set of losses"
-    if one.space.compute.device.type == "cpu":
+    if one.ctx.compute.device.type == "cpu":
         odd = next((name for name in ours if ours[name] != theirs[name]), None)
-        return f"loss {odd}" if odd is not None else difference(one.lane.state(), two.lane.state())
+        return f"loss {odd}" if odd is not None else difference(one.trainer.state(), two.trainer.state())
     odd = next((n for n in ours if not np.isclose(ours[n], theirs[n], rtol=1e-2, atol=1e-4)), None)
     return None if odd is None else f"loss {odd}"

@@ -10,35 +10,35 @@ from torch import Tensor
 
 from gcdbench.contracts import Batch, IntArray
 from gcdbench.data.views import random_plan
-from gcdbench.prepare.pool import ImagePool
-from gcdbench.prepare.run_context import Workspace
+from gcdbench.prepare.pool import ImagePool, PoolOptions, PoolRows
+from gcdbench.prepare.run_context import RunContext
 from gcdbench.system.seeding import derive, generator
 
 FEW = 64
 """Rows, or somewhat more than there are classes if that is more, so that clusters can be told from each other."""
 
 
-class FewRows:
+class SampleRows:
     """Rows are numbered 0, 1, ... as in training, where a pool has all of them: memory banks go by these numbers."""
 
-    def __init__(self, space: Workspace) -> None:
-        self.compute = space.compute
-        self._space = space
-        split, rows = space.data.numbered, space.config.eval.rows
-        count = max(FEW, space.k + FEW // 2)
+    def __init__(self, ctx: RunContext) -> None:
+        self.compute = ctx.compute
+        self._ctx = ctx
+        split, rows = ctx.data.numbered, ctx.config.eval.rows
+        count = max(FEW, ctx.k + FEW // 2)
         target = split.target[split.labelled]
         each = [split.labelled[target == cls][:2] for cls in range(len(split.base))]
         each.append(_spread(split.labelled, count // 2 - sum(map(len, each))))
         labelled = np.unique(np.concatenate(each))
         # A method may cluster the unlabelled rows alone, so they must be enough for all clusters.
-        hidden = _spread(split.unlabelled, max(count - len(labelled), count // 2, space.k + FEW // 8))
+        hidden = _spread(split.unlabelled, max(count - len(labelled), count // 2, ctx.k + FEW // 8))
         self._rows = {"train": np.sort(np.concatenate([labelled, hidden]))}
         self._labelled = np.isin(self._rows["train"], labelled)
         self._target = np.where(self._labelled, split.target[self._rows["train"]], -1)
         self._part = "train" if rows == "unlabelled" else "test"
         self._queries = np.flatnonzero(~self._labelled)
         if self._part == "test":
-            self._rows["test"] = np.arange(min(count, len(space.scored_rows(rows))))
+            self._rows["test"] = np.arange(min(count, len(ctx.scored_rows(rows))))
             self._queries = np.arange(len(self._rows["test"]))
         self._kept: dict[tuple[str, bytes], list[Tensor]] = {}
         self._batches: dict[int, Batch] = {}
@@ -50,41 +50,39 @@ class FewRows:
         return self._batches[number]
 
     def _make(self, number: int) -> Batch:
-        space, device = self._space, self.compute.device
-        random = generator(space.config.stream_seed, "few rows", number)
+        ctx, device = self._ctx, self.compute.device
+        random = generator(ctx.config.stream_seed, "few rows", number)
         known, hidden = (np.flatnonzero(mask) for mask in (self._labelled, ~self._labelled))
         shares = [rows for rows in (known, hidden) if len(rows)]
-        size = space.config.train.batch_size
+        size = ctx.config.train.batch_size
         places = [shares[i % len(shares)][i // len(shares) % len(shares[i % len(shares)])] for i in range(size)]
         index = np.array(places, dtype=np.int64)
-        plan = random_plan(torch.from_numpy(self._rows["train"][index]), space.config.views, random)
-        ((_, tokens),) = space.source.stream("train", [plan])
+        plan = random_plan(torch.from_numpy(self._rows["train"][index]), ctx.config.views, random)
+        ((_, tokens),) = ctx.source.stream("train", [plan])
         facts = (self._target[index], self._labelled[index], index)
         target, labelled, rows = (torch.from_numpy(fact).to(device) for fact in facts)
         return Batch(tokens, target, labelled, rows, plan.views)
 
     def pool(self, seed: int) -> ImagePool:
         """All of the rows; its queries are the ones without a label, or rows of the test part."""
-        size, hidden = self._space.config.eval.batch_size, np.full(len(self._queries), -1)
-        nothing = np.zeros(len(self._queries), dtype=bool)
-        number = derive(seed, "few rows", "pool")
-        queries = ImagePool(self, self._part, self._queries, hidden, nothing, size, seed=number)
+        how = PoolOptions(self._ctx.config.eval.batch_size, derive(seed, "few rows", "pool"))
+        queries = ImagePool(PoolRows.unlabelled(self._part, self._queries), self, how)
         everything = np.arange(len(self._target), dtype=np.int64)
-        return ImagePool(self, "train", everything, self._target, self._labelled, size, queries, number)
+        return ImagePool(PoolRows("train", everything, self._target, self._labelled), self, how, queries)
 
     def centre(self, part: str, rows: IntArray, batch: int, sparse: bool = False) -> Iterator[Tensor]:
         """As `TokenSource.centre`, for the numbers of this small world; computed once."""
         key = (part, rows.tobytes())
         if key not in self._kept:
             real = self._rows[part][rows]
-            self._kept[key] = list(self._space.source.centre(part, real, batch, sparse=True))
+            self._kept[key] = list(self._ctx.source.centre(part, real, batch, sparse=True))
         yield from (tokens.clone() for tokens in self._kept[key])
 
     def random(
         self, part: str, rows: IntArray, batch: int, random: torch.Generator, turn: int, wanted: range
     ) -> Iterator[Tensor]:
         """As `TokenSource.random`."""
-        return self._space.source.random(part, self._rows[part][rows], batch, random, turn, wanted)
+        return self._ctx.source.random(part, self._rows[part][rows], batch, random, turn, wanted)
 
 
 def _spread(rows: IntArray, count: int) -> IntArray:

@@ -11,10 +11,10 @@ import numpy as np
 
 from gcdbench.contracts import Prediction, Truth
 from gcdbench.errors import GcdbenchError
-from gcdbench.prepare.run_context import load_evaluators
+from gcdbench.evaluation.load import load_evaluators
 from gcdbench.records.record import PREDICTIONS, Record, read_record, what_changed
 from gcdbench.system.files import not_a_file
-from gcdbench.training.scoring import score_with
+from gcdbench.training.evaluate import score_with
 
 TOLERANCE = 1e-6
 """Percentage points that another machine's arithmetic may differ by."""

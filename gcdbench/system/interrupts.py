@@ -83,12 +83,6 @@ def _ours(handler: Any) -> bool:
     return handler in _DEFAULTS or isinstance(getattr(handler, "__self__", None), Interrupts)
 
 
-def agreed(fault: KeyboardInterrupt) -> KeyboardInterrupt:
-    """All ranks stop at the same step: those that save nothing wait for the one that does."""
-    fault.agreed = True  # type: ignore[attr-defined]
-    return fault
-
-
 def interruption(number: int) -> KeyboardInterrupt:
     """What a signal is raised as."""
     return KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)

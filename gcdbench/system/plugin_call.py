@@ -53,7 +53,7 @@ def plugin_call(name: str, hook: str, kind: str = "method", passes: tuple[type[E
         raise PluginError(f"The {kind} '{name}' wanted to end the program in {hook} ({fault}).") from fault
 
 
-def told(fault: Exception, name: str) -> GcdbenchError:
+def as_user_error(fault: Exception, name: str) -> GcdbenchError:
     """Whatever ended a run, as an error for a person; the run's log has the details."""
     if isinstance(fault, BadImage):
         return BadImage(f"{fault} Mend or remove it, or leave such images out with --on-bad-image skip.")

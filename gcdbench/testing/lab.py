@@ -16,29 +16,28 @@ from typing import Any
 import torch
 
 from gcdbench.contracts import Batch, Dataset, Losses, Method, Prediction, Progress, Stage
-from gcdbench.prepare.plan import RunRequest, plan_of
+from gcdbench.prepare.environment import RunEnvironment, StoreOptions
 from gcdbench.prepare.pool import ImagePool
-from gcdbench.prepare.run_context import Workspace, prepare
-from gcdbench.prepare.shared_resources import Cache
-from gcdbench.prepare.token_stores import Shelf
+from gcdbench.prepare.request import RunRequest, resolve_for
+from gcdbench.prepare.run_context import RunContext, RunNotes, build_method, prepare_run, run_pool
+from gcdbench.prepare.shared_resources import SharedResources
 from gcdbench.records.run_directory import RunDirectory
 from gcdbench.records.trackers import Trackers
-from gcdbench.runs.onlooker import Untracked, Unwritten
-from gcdbench.system.device import Compute
-from gcdbench.system.observer import Reporter
-from gcdbench.system.parallel.communicator import Ranks
+from gcdbench.runs.rank_sync import NoTrackers, UnwrittenRun
+from gcdbench.system.observer import Observer, Step
+from gcdbench.system.parallel.communicator import Communicator
 from gcdbench.system.plugin_call import plugin_call
 from gcdbench.system.seeding import AmbientStream, generator
 from gcdbench.testing.easy import EasyDigits
 from gcdbench.testing.kit import NotApplicable
 from gcdbench.testing.subject import Subject
 from gcdbench.testing.turns import in_turns
-from gcdbench.training.batches import batches, first_plans
-from gcdbench.training.lane import Runner
-from gcdbench.training.loop import train_together
-from gcdbench.training.method_trainer import Lane
-from gcdbench.training.scoring import predict
-from gcdbench.training.stages import stages_of
+from gcdbench.training.batches import batches, first_plans, stages_of
+from gcdbench.training.evaluate import predict
+from gcdbench.training.isolation import Guard, alive, stop_lane
+from gcdbench.training.lane import Lane
+from gcdbench.training.loop import Clock, train
+from gcdbench.training.method_trainer import MethodTrainer
 
 EPOCHS = 2
 BATCH = 32
@@ -67,20 +66,6 @@ class Trained:
         return {"state": self.state, "losses": [line["losses"] for line in self.lines], "prediction": answer}
 
 
-class _Runner(Runner):
-    """Keeps what a run ends with instead of writing a record."""
-
-    trained: Trained | None = None
-
-    def finish(self) -> None:
-        """Predict, and keep everything."""
-        lane = self._lane
-        answer = predict(self.space, lane.method, self.space.config.eval.rows)
-        state = {name: _copied(value) for name, value in lane.state().items()}
-        self.trained = Trained(state, self.folder.epochs(), answer)
-        self.close()
-
-
 def _copied(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
@@ -95,9 +80,10 @@ class Lab:
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         self.cls: type[Method] = subject.cls
-        self._cache = Cache()
+        stores = StoreOptions(Path(tempfile.gettempdir()), packs=False)
+        self._shared = SharedResources(RunEnvironment(root=Path("."), device="cpu", workers=0, store_options=stores))
 
-    def space(
+    def ctx(
         self,
         *,
         seed: int = 0,
@@ -105,35 +91,33 @@ class Lab:
         precision: str = "fp32",
         settings: dict[str, Any] | None = None,
         **request: Any,
-    ) -> Workspace:
+    ) -> RunContext:
         """A run of the method with its settings for tiny images, made short."""
         short = {"train.epochs": EPOCHS, "train.batch_size": BATCH, "train.precision": precision, **(settings or {})}
         asked = RunRequest(
             self.subject.name, DATASET, recipe=self.subject.recipe, seeds=(seed,), settings=short, **request
         )
-        planned = plan_of(asked, self.subject.plugin, DATASET, dataset)
-        compute = Compute(torch.device("cpu"), planned.runs[0].config.train.precision)
-        shelf = Shelf(Path(tempfile.gettempdir()), packs=False)
-        return prepare(planned, planned.runs[0], compute, Path("."), 0, self._cache, shelf=shelf)
+        resolved = resolve_for(asked, self.subject.plugin, DATASET, dataset)
+        return prepare_run(resolved, resolved.runs[0], self._shared)
 
     @cached_property
-    def usual(self) -> Workspace:
+    def usual(self) -> RunContext:
         """The run that most checks look at."""
-        return self.space()
+        return self.ctx()
 
     @cached_property
     def stages(self) -> list[Stage]:
         """Stages with epochs."""
-        return [stage for stage in stages_of(self.usual, self.usual.method()) if stage.epochs]
+        return [stage for stage in stages_of(self.usual, build_method(self.usual)) if stage.epochs]
 
     def require_training(self) -> None:
         """Leave a check that is about training, if nothing is trained."""
         if not self.stages:
             raise NotApplicable("the method trains nothing: it has no stage")
 
-    def batch(self, number: int = 0, space: Workspace | None = None) -> Batch:
+    def batch(self, number: int = 0, ctx: RunContext | None = None) -> Batch:
         """A copy of one of the first batches; the same for all checks."""
-        kept = self._batches if space is None else _first_batches(space)
+        kept = self._batches if ctx is None else _first_batches(ctx)
         batch = kept[number]
         return dataclasses.replace(batch, **{name: getattr(batch, name).clone() for name in _TENSORS})
 
@@ -141,29 +125,29 @@ class Lab:
     def _batches(self) -> list[Batch]:
         return _first_batches(self.usual)
 
-    def pool(self, space: Workspace | None = None, rows: str = "unlabelled") -> ImagePool:
+    def pool(self, ctx: RunContext | None = None, rows: str = "unlabelled") -> ImagePool:
         """The training pool with its queries."""
-        return (space or self.usual).pool(rows, "kit")
+        return run_pool(ctx or self.usual, rows, "kit")
 
-    def ready(self, stage: Stage, space: Workspace | None = None) -> Lane:
+    def ready(self, stage: Stage, ctx: RunContext | None = None) -> MethodTrainer:
         """A fresh lane at the first step of a stage, in training mode."""
-        space = space or self.usual
-        lane = Lane(self.subject.name, space.method(), space.compute)
-        self.enter(lane, stage, space)
-        return lane
+        ctx = ctx or self.usual
+        trainer = MethodTrainer(self.subject.name, build_method(ctx), ctx.compute)
+        self.enter(trainer, stage, ctx)
+        return trainer
 
-    def enter(self, lane: Lane, stage: Stage, space: Workspace | None = None, epoch: int = 0) -> None:
+    def enter(self, trainer: MethodTrainer, stage: Stage, ctx: RunContext | None = None, epoch: int = 0) -> None:
         """Begin a stage (if it is the first epoch) and an epoch, as the loop does."""
-        space = space or self.usual
+        ctx = ctx or self.usual
         t = self.progress(stage, epoch=epoch)
         with AmbientStream(0, "kit", "stage"):
             if epoch == 0:
-                lane.start_stage(stage)
-            lane.start_epoch(t)
-            lane.method.eval()
-            with torch.no_grad(), plugin_call(lane.name, "on_epoch_start"):
-                lane.method.on_epoch_start(self.pool(space), t)
-            lane.method.train()
+                trainer.start_stage(stage)
+            trainer.start_epoch(t)
+            trainer.method.eval()
+            with torch.no_grad(), plugin_call(trainer.name, "on_epoch_start"):
+                trainer.method.on_epoch_start(self.pool(ctx), t)
+            trainer.method.train()
 
     def progress(self, stage: Stage, step: int = 0, epoch: int = 0) -> Progress:
         """Within a stage; the same random numbers at each call."""
@@ -171,75 +155,84 @@ class Lab:
         random = generator(0, "kit", stage.name, epoch, step)
         return Progress(stage.name, epoch, stage.epochs, min(step, steps - 1), steps, random)
 
-    def losses(self, lane: Lane, batch: Batch, stage: Stage, step: int = 0) -> Losses:
+    def losses(self, trainer: MethodTrainer, batch: Batch, stage: Stage, step: int = 0) -> Losses:
         """One forward pass, nothing stepped."""
-        with AmbientStream(0, "kit", "step", step), plugin_call(lane.name, "forward"), lane.compute.autocast():
-            return lane.method(batch, self.progress(stage, step))
+        with AmbientStream(0, "kit", "step", step), plugin_call(trainer.name, "forward"), trainer.compute.autocast():
+            return trainer.method(batch, self.progress(stage, step))
 
-    def steps(self, lane: Lane, stage: Stage, count: int = STEPS, space: Workspace | None = None) -> None:
+    def steps(self, trainer: MethodTrainer, stage: Stage, count: int = STEPS, ctx: RunContext | None = None) -> None:
         """Some optimiser steps."""
         for number in range(count):
             with AmbientStream(0, "kit", "step", number):
-                lane.step(self.batch(number % STEPS, space), self.progress(stage, number))
+                trainer.step(self.batch(number % STEPS, ctx), self.progress(stage, number))
 
-    def warm(self, space: Workspace | None = None) -> Method:
+    def warm(self, ctx: RunContext | None = None) -> Method:
         """A method that has seen a few steps of each stage, in evaluation mode."""
-        space = space or self.usual
-        lane = Lane(self.subject.name, space.method(), space.compute)
+        ctx = ctx or self.usual
+        trainer = MethodTrainer(self.subject.name, build_method(ctx), ctx.compute)
         for stage in self.stages:
-            self.enter(lane, stage, space)
-            self.steps(lane, stage, 2, None if space is self.usual else space)
-        return lane.method.eval()
+            self.enter(trainer, stage, ctx)
+            self.steps(trainer, stage, 2, None if ctx is self.usual else ctx)
+        return trainer.method.eval()
 
-    def train(self, *spaces: Workspace, stop: Callable[[Sequence[Runner]], bool] | None = None) -> list[Trained]:
-        """Train to the end, together if there are several; with ``stop`` once interrupted and then continued."""
+    def train(self, *contexts: RunContext, stop: Callable[[Step], bool] | None = None) -> list[Trained]:
+        """Train to the end, together if there are several; with ``stop`` once interrupted and then resumed."""
         with tempfile.TemporaryDirectory(prefix="gcdbench-check-") as folder:
             if stop is not None:
-                self._interrupted(spaces, Path(folder) / "run", stop)
+                self._interrupted(contexts, Path(folder) / "run", stop)
                 # Another run comes between, as in another process: what the module or class remembers is not the run's.
-                self._run([self.space(seed=1)], Path(folder) / "other", Reporter())
-            return [r.trained for r in self._run(spaces, Path(folder) / "run", Reporter()) if r.trained is not None]
+                self._run([self.ctx(seed=1)], Path(folder) / "other", Observer())
+            return self._run(contexts, Path(folder) / "run", Observer())
 
-    def train_on_ranks(self, count: int, space: Workspace) -> Trained:
-        """The same on so many ranks, which take turns in this process; what the first of them ends with."""
+    def train_on_ranks(self, count: int, ctx: RunContext) -> Trained:
+        """The same on ``count`` ranks, which take turns in this process; what the first of them ends with."""
         with tempfile.TemporaryDirectory(prefix="gcdbench-check-") as folder:
 
-            def rank(ranks: Ranks) -> Trained:
-                own = dataclasses.replace(space, ranks=ranks, warnings=[])
-                (runner,) = self._run([own], Path(folder), Reporter())
-                assert runner.trained is not None
-                return runner.trained
+            def rank(ranks: Communicator) -> Trained:
+                environment = dataclasses.replace(ctx.environment, ranks=ranks)
+                own = dataclasses.replace(ctx, environment=environment, notes=RunNotes())
+                (trained,) = self._run([own], Path(folder), Observer())
+                return trained
 
             return in_turns(count, rank)[0]
 
-    def _run(self, spaces: Sequence[Workspace], folder: Path, reporter: Reporter) -> list[_Runner]:
-        runners = []
-        for number, space in enumerate(spaces):
+    def _run(self, contexts: Sequence[RunContext], folder: Path, observer: Observer) -> list[Trained]:
+        """What each run ends with, instead of a record; nothing if it is stopped on the way."""
+        trained: dict[int, Trained] = {}
+        lanes = []
+        for number, ctx in enumerate(contexts):
             directory = RunDirectory(folder / str(number))
-            if not space.ranks.first:
-                runners.append(_Runner(space, Unwritten(directory.path), Untracked()))
+            if not ctx.ranks.first:
+                lanes.append(Lane(ctx, UnwrittenRun(directory.path), NoTrackers()))
                 continue
             directory.open()
             directory.write_config({})
-            runners.append(_Runner(space, directory, Trackers((), lambda text: None)))
-        try:
-            train_together(runners, reporter)
-        except _Stop as fault:
-            for runner in runners:
-                runner.stop(fault)
-            return runners
-        for runner in runners:
-            if runner.fault is not None:
-                raise runner.fault
-        return runners
+            lanes.append(Lane(ctx, directory, Trackers((), lambda text: None)))
 
-    def _interrupted(self, spaces: Sequence[Workspace], folder: Path, stop: Callable[[Sequence[Runner]], bool]) -> None:
-        class Stopper(Reporter):
-            def step(self, t: Progress, lanes: Sequence[Runner]) -> None:
-                if stop(lanes):
+        def keep(lane: Lane) -> None:
+            answer = predict(lane.ctx, lane.trainer.method, lane.ctx.config.eval.rows)
+            state = {name: _copied(value) for name, value in lane.trainer.state().items()}
+            trained[id(lane)] = Trained(state, lane.folder.epochs(), answer)
+            lane.close()
+
+        try:
+            train(lanes, Guard(observer, contexts[0].ranks), Clock(), keep)
+        except _Stop as fault:
+            for lane in alive(lanes):
+                stop_lane(lane, fault)
+            return []
+        for lane in lanes:
+            if lane.fault is not None:
+                raise lane.fault
+        return [trained[id(lane)] for lane in lanes]
+
+    def _interrupted(self, contexts: Sequence[RunContext], folder: Path, stop: Callable[[Step], bool]) -> None:
+        class Stopper(Observer):
+            def step(self, step: Step) -> None:
+                if stop(step):
                     raise _Stop
 
-        self._run(spaces, folder, Stopper())
+        self._run(contexts, folder, Stopper())
 
     @cached_property
     def reference(self) -> Trained:
@@ -254,5 +247,5 @@ class _Stop(BaseException):
     """As if the process had been told to end."""
 
 
-def _first_batches(space: Workspace) -> list[Batch]:
-    return [batch for _, batch in batches(space, first_plans(space, Stage("kit", 1), STEPS))]
+def _first_batches(ctx: RunContext) -> list[Batch]:
+    return [batch for _, batch in batches(ctx, first_plans(ctx, Stage("kit", 1), STEPS))]

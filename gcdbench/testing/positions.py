@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gcdbench.contracts import IntArray, Pool
-from gcdbench.evaluation.cluster_accuracy import v2
+from gcdbench.toolbox.cluster_accuracy import v2
 
 DRAWS = 100
 """Random answers that chance is judged by."""

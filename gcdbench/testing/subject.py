@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from gcdbench import registry
+from gcdbench.config.presets import recipe_name
 from gcdbench.contracts import Dataset, Evaluator, KEstimator, Method
 from gcdbench.errors import PluginError, UsageError, unknown
-from gcdbench.prepare.presets import recipe_name
 from gcdbench.testing.kit import Session, checks_of
 
 KINDS: dict[str, type] = {

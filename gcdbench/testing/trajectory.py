@@ -15,14 +15,14 @@ from gcdbench.backbone.tail import Tail
 from gcdbench.backbone.timm_import import import_timm
 from gcdbench.backbone.vit import SplitViT
 from gcdbench.backbone.weights import load_into
+from gcdbench.config.presets import preset_layers
 from gcdbench.config.resolve import Layer, TrainConfig, resolve
 from gcdbench.contracts import Batch, Losses, Method, Progress, Task
 from gcdbench.errors import DataError, PluginError, unknown
-from gcdbench.prepare.presets import preset_layers
 from gcdbench.system.device import Compute
 from gcdbench.system.seeding import fenced_rng, generator
 from gcdbench.testing.recording import RecordedPool, Recording
-from gcdbench.training.method_trainer import Lane
+from gcdbench.training.method_trainer import MethodTrainer
 
 TOLERANCE = 1e-4
 """Largest deviation that float32 arithmetic explains."""
@@ -171,8 +171,8 @@ def _steps(start: Start, recording: Recording, count: int) -> Iterator[Losses]:
     stage = next((stage for stage in method.stages() if stage.epochs), None)
     if stage is None:
         raise PluginError("The method trains nothing, so there is no step to compare with a recorded one.")
-    lane = Lane("the method", method, Compute(torch.device("cpu"), "fp32"))
-    lane.start_stage(stage)
+    trainer = MethodTrainer("the method", method, Compute(torch.device("cpu"), "fp32"))
+    trainer.start_stage(stage)
     batches = recording.batches()
     tokens = [start.backbone.trunk(data["images"]) for data in batches]
     pool = RecordedPool(recording, start.backbone.trunk)
@@ -182,14 +182,14 @@ def _steps(start: Start, recording: Recording, count: int) -> Iterator[Losses]:
         random = generator(0, "replay", number // steps)
         t = Progress(stage.name, number // steps, stage.epochs, number % steps, steps, random)
         if t.step == 0:
-            lane.start_epoch(t)
+            trainer.start_epoch(t)
             method.eval()
             with torch.no_grad():
                 method.on_epoch_start(pool, t)
             method.train()
         data = batches[place]
         index = torch.arange(ends[place] - len(data["target"]), ends[place])
-        lane.step(Batch(tokens[place], data["target"], data["labelled"], index), t)
+        trainer.step(Batch(tokens[place], data["target"], data["labelled"], index), t)
         yield seen.pop()
 
 

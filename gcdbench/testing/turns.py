@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gcdbench.errors import GcdbenchError, RankLost
-from gcdbench.system.parallel.communicator import Ranks, packed, unpacked
+from gcdbench.system.parallel.communicator import Communicator, packed, unpacked
 from gcdbench.system.seeding import global_state, set_global_state
 
 Value = TypeVar("Value")
@@ -30,7 +30,7 @@ class _Table:
         self.left = [False] * size
 
 
-class TurnRanks(Ranks):
+class TurnRanks(Communicator):
     """One of several ranks in one process."""
 
     def __init__(self, rank: int, size: int, table: _Table) -> None:
@@ -81,7 +81,7 @@ class TurnRanks(Ranks):
         return unpacked(self._give(packed(value) if self.rank == source else None)[source])
 
 
-def in_turns(size: int, action: Callable[[Ranks], Value]) -> list[Value]:
+def in_turns(size: int, action: Callable[[Communicator], Value]) -> list[Value]:
     """What ``action`` returns on each of so many ranks; the fault of the first one that fails is raised."""
     table = _Table(size)
     found: list[Any] = [None] * size

@@ -16,13 +16,10 @@ import torch
 from gcdbench.errors import GcdbenchError
 from gcdbench.system.files import MACHINE, sweep, write_atomically
 from gcdbench.system.plugin_call import out_of_memory
+from gcdbench.training.lane_state import LaneState
 
 FILE = "checkpoint/last.pt"
 PREVIOUS = "checkpoint/previous.pt"
-KEYS = {
-    *("run", "made_with", "files", "notes", "stage", "epoch", "step"),
-    *("lane", "selected", "saves_within", "within"),
-}
 _MARK = b"\nsha256 "
 _TRAILER = len(_MARK) + 64 + 1
 _BLOCK = 1 << 20
@@ -139,6 +136,6 @@ def read(path: Path) -> Any:
 
 
 def _checked(path: Path, state: Any) -> dict[str, Any]:
-    if not isinstance(state, dict) or not state.keys() >= KEYS:
+    if not isinstance(state, dict) or not LaneState.known(state):
         raise GcdbenchError(f"The checkpoint {path} cannot be read (it is no checkpoint of a run). {_AGAIN}")
     return state

@@ -12,7 +12,7 @@ from torch import Tensor
 from gcdbench.contracts import Batch, Losses, Method, Optim, Progress, Stage
 from gcdbench.errors import GcdbenchError, PluginError, TrainingError
 from gcdbench.system.device import Compute
-from gcdbench.system.parallel.communicator import ALONE, Ranks
+from gcdbench.system.parallel.communicator import ALONE, Communicator
 from gcdbench.system.parallel.gather import shared_batch
 from gcdbench.system.plugin_call import memory_error, out_of_memory, plugin_call
 from gcdbench.toolbox.losses import wide
@@ -23,6 +23,12 @@ class NotFinite(TrainingError):
 
     term = ""
     step = 0
+
+    def with_evidence(self, where: str) -> NotFinite:
+        """The same, saying where more is known."""
+        fault = type(self)(f"{self} {where}")
+        fault.term, fault.step, fault.__cause__ = self.term, self.step, self
+        return fault
 
     @classmethod
     def at(cls, method: str, term: str, step: int, kind: str = "loss term") -> NotFinite:
@@ -48,10 +54,10 @@ class Sums(NamedTuple):
     """Step at which each term was first not finite, infinity if never."""
 
 
-class Lane:
+class MethodTrainer:
     """Steps a method and keeps the running means of its loss terms on the device."""
 
-    def __init__(self, name: str, method: Method, compute: Compute, ranks: Ranks = ALONE) -> None:
+    def __init__(self, name: str, method: Method, compute: Compute, ranks: Communicator = ALONE) -> None:
         self.name = name
         self.method = method
         self.compute = compute
@@ -82,35 +88,36 @@ class Lane:
     def step(self, batch: Batch, t: Progress) -> None:
         """One optimiser step. Nothing in here waits for the device, save the overflow check of an unfused fp16 step."""
         with shared_batch(self.ranks, len(batch.target)):
-            self._step(batch, t)
+            with plugin_call(self.name, "forward"):
+                with self.compute.autocast():
+                    losses = self.method(batch, t)
+                if t.step == 0:
+                    self._check(losses)
+                total = losses.total()
+            with plugin_call(self.name, "backward"):
+                for optim in self.optims.values():
+                    optim.optimizer.zero_grad(set_to_none=True)
+                self.scaler.scale(total).backward()
+            self._average()  # gradients of all ranks; nothing on one process
+            stepping = self._active(t)
+            for optim in stepping:
+                with plugin_call(self.name, "optimizer.step"):
+                    self.scaler.step(optim.optimizer)
+            if stepping:  # without a step there is no overflow to judge the scale by
+                self.scaler.update()
+            self._accumulate(losses, total, t.step)  # sums stay on the device
+            with plugin_call(self.name, "on_step_end"), torch.no_grad():
+                self.method.on_step_end(batch, t)
 
-    def _step(self, batch: Batch, t: Progress) -> None:
-        with plugin_call(self.name, "forward"):
-            with self.compute.autocast():
-                losses = self.method(batch, t)
-            if t.step == 0:
-                self._check(losses)
-            total = losses.total()
-        with plugin_call(self.name, "backward"):
-            for optim in self.optims.values():
-                optim.optimizer.zero_grad(set_to_none=True)
-            self.scaler.scale(total).backward()
-        self._average()
+    def _active(self, t: Progress) -> list[Optim]:
+        """The optimisers that step now."""
         with plugin_call(self.name, "active"):
             active = self.method.active(t)
             strange = [name for name in active or () if name not in self.optims]
         if strange:
             known = ", ".join(self.optims)
             raise PluginError(f"active of '{self.name}' names the optimiser '{strange[0]}'; there are {known}.")
-        stepping = [optim for name, optim in self.optims.items() if active is None or name in active]
-        for optim in stepping:
-            with plugin_call(self.name, "optimizer.step"):
-                self.scaler.step(optim.optimizer)
-        if stepping:  # without a step there is no overflow to judge the scale by
-            self.scaler.update()
-        self._accumulate(losses, total, t.step)
-        with plugin_call(self.name, "on_step_end"), torch.no_grad():
-            self.method.on_step_end(batch, t)
+        return [optim for name, optim in self.optims.items() if active is None or name in active]
 
     def _average(self) -> None:
         """The gradients of all ranks: each has its own rows' part of them, and all of what comes after the read-out."""

@@ -10,30 +10,30 @@ from gcdbench.system.files import write_json
 from gcdbench.training.batches import epoch_plans
 
 if TYPE_CHECKING:
-    from gcdbench.training.lane import Runner
+    from gcdbench.training.lane import Lane
     from gcdbench.training.method_trainer import NotFinite
 
 FILE = "not-finite.json"
 
 
-def write_evidence(runner: Runner, fault: NotFinite) -> str:
+def write_evidence(lane: Lane, fault: NotFinite) -> str:
     """`not-finite.json`: the term, where it happened, the rows of that batch and the sums of all terms. Says so."""
-    space, stage = runner.space, runner.stages[runner.stage_number]
+    ctx, at = lane.ctx, lane.at
     # The rows of a step follow from seed, stage, epoch and step: nothing had to be remembered while training.
-    plan = next(islice(epoch_plans(space, stage, runner.epoch), fault.step, None))
-    rows = space.data.order["train"][plan.rows.numpy()].tolist()
-    found = [] if runner.lane is None else [zip(n, e.values.tolist(), strict=True) for n, e in runner.lane.sums.items()]
+    plan = next(islice(epoch_plans(ctx, at.stage, at.epoch), fault.step, None))
+    rows = ctx.data.order["train"][plan.rows.numpy()].tolist()
+    found = [zip(n, e.values.tolist(), strict=True) for n, e in lane.trainer.sums.items()]
     sums = dict(pair for pairs in found for pair in pairs)
-    path = runner.folder.path / FILE
+    path = lane.folder.path / FILE
     write_json(
         path,
         {
             "term": fault.term,
-            "stage": stage.name,
-            "epoch": runner.epoch + 1,
+            "stage": at.stage.name,
+            "epoch": at.epoch + 1,
             "step": fault.step + 1,
             "rows": rows,
-            "items": [space.data.index.items[row] for row in rows],
+            "items": [ctx.data.index.items[row] for row in rows],
             "sums": {name: value if math.isfinite(value) else str(value) for name, value in sums.items()},
         },
     )

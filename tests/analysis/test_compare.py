@@ -6,8 +6,9 @@ import pytest
 
 from gcdbench.analysis.compare import compare
 from gcdbench.analysis.compare_table import compare_sheet, csv_rows
-from gcdbench.analysis.select import Contestant, Wanted, select
+from gcdbench.analysis.select import Wanted, select
 from gcdbench.analysis.setups import group
+from gcdbench.config.method_ref import MethodRef
 from gcdbench.errors import ProtocolError, UsageError
 from tests.support.records import BACKBONE, record
 
@@ -23,7 +24,7 @@ def compared(*lists):
 
 
 def choose(records, *names, recipe="paper", all_setups=False, **wanted):
-    contestants = [Contestant.parse(n) for n in names]
+    contestants = [MethodRef.parse(n) for n in names]
     return select(records, contestants, Wanted(**wanted), lambda _: recipe, all_setups)
 
 

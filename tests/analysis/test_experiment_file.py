@@ -14,7 +14,7 @@ from gcdbench.config.protocol import Protocol
 from gcdbench.config.resolve import Layer
 from gcdbench.errors import UsageError
 from gcdbench.experiments.study_runs import installed_rows
-from gcdbench.prepare.plan import RunRequest, plan
+from gcdbench.prepare.request import RunRequest, resolve_request
 
 pytestmark = pytest.mark.usefixtures("few_digits")
 
@@ -56,7 +56,7 @@ def test_every_row_resolves_everywhere(name):
         for row in rows:
             study = Layer("x", row.settings_on(dataset))
             request = RunRequest(row.method, dataset, row.recipe, backbone=backbone, study=study)
-            config = plan(request).runs[0].config.as_dict()
+            config = resolve_request(request).runs[0].config.as_dict()
             seen.setdefault(str(config), []).append(row)
         for twins in seen.values():
             assert len(twins) == 1 or len({tuple(t.read.items()) for t in twins}) == len(twins)

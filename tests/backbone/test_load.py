@@ -197,7 +197,7 @@ def test_shipped_features_cluster_better_than_pixels():
 
     from gcdbench.backbone.pretrain_digits import as_input, centre, images
     from gcdbench.data.datasets.digits import Digits
-    from gcdbench.evaluation.cluster_accuracy import v2
+    from gcdbench.toolbox.cluster_accuracy import v2
 
     digits = Digits(Path("."))
     y = digits.index("train").labels

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gcdbench.bench import clusters
-from gcdbench.bench.figure import Claim, Figure, Growth, faster
-from gcdbench.bench.reference import ReferenceBackbone, public_kmeans
-from gcdbench.bench.run import PARTS
-from gcdbench.bench.scene import Subjects
+from benchmarks import clusters
+from benchmarks.figure import Claim, Figure, Growth, faster
+from benchmarks.reference import ReferenceBackbone, public_kmeans
+from benchmarks.run import PARTS
+from benchmarks.scene import Subjects
 from tests.backbone.test_block import vit
 
 

@@ -20,7 +20,7 @@ from gcdbench.data.datasets.folder import ImageFolder
 from gcdbench.data.splits import make_split
 from gcdbench.errors import EXIT_CODES, GcdbenchError, PluginError
 from gcdbench.evaluation.score import score_file
-from gcdbench.prepare.plan import RunRequest, plan
+from gcdbench.prepare.request import RunRequest, resolve_request
 from tests.support.trees import write_image
 
 many = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -53,7 +53,7 @@ values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=4) | st.di
 @given(chosen=st.dictionaries(st.sampled_from(KEYS), values, max_size=4))
 def test_any_settings_are_taken_or_refused(chosen):
     request = RunRequest("rlcd", "digits", settings={k: v for k, v in chosen.items() if k.startswith(tuple(SECTIONS))})
-    found = told(lambda: plan(request))
+    found = told(lambda: resolve_request(request))
     if found is not None:
         config = found.runs[0].config
         assert 1 <= config.train.epochs <= 1_000_000
@@ -84,8 +84,8 @@ def test_any_config_file_is_taken_or_refused(chosen, tmp_path):
     file = tmp_path / "c.toml"
     file.write_text("".join(f"{key} = {toml(value)}\n" for key, value in chosen.items()))
     tomllib.loads(file.read_text())  # the file itself is well formed; what it says need not be
-    told(lambda: plan(RunRequest("rlcd", "digits", config=file)))
-    told(lambda: [plan(one) for one in RunRequest(dataset="digits", config=file).each()])
+    told(lambda: resolve_request(RunRequest("rlcd", "digits", config=file)))
+    told(lambda: [resolve_request(one) for one in RunRequest(dataset="digits", config=file).each()])
 
 
 @many
@@ -93,7 +93,7 @@ def test_any_config_file_is_taken_or_refused(chosen, tmp_path):
 def test_any_bytes_as_a_config_file(content, tmp_path):
     file = tmp_path / "c.toml"
     file.write_bytes(content)
-    told(lambda: plan(RunRequest("rlcd", "digits", config=file)))
+    told(lambda: resolve_request(RunRequest("rlcd", "digits", config=file)))
 
 
 @many
@@ -101,7 +101,7 @@ def test_any_bytes_as_a_config_file(content, tmp_path):
 def test_any_assignment_is_taken_or_refused(key, text):
     def assign():
         name, value = parse_assignment(f"{key}={text}")
-        return plan(RunRequest("rlcd", "digits", settings={name: value}))
+        return resolve_request(RunRequest("rlcd", "digits", settings={name: value}))
 
     told(assign)
     told(lambda: parse_assignment(text))

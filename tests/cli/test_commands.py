@@ -110,8 +110,8 @@ def test_data_fetch_downloads_and_unpacks(cli, tmp_path, monkeypatch, certificat
     import http.server
     import tarfile
 
+    from gcdbench.contracts import Archive
     from gcdbench.data.datasets.cifar import Cifar10
-    from gcdbench.data.fetch import Archive
 
     trees.write_cifar10(tmp_path / "made")
     archive = tmp_path / "served" / "cifar-10-python.tar.gz"

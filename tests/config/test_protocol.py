@@ -5,6 +5,8 @@ import dataclasses
 import pytest
 
 from gcdbench.config.protocol import Protocol, difference
+from gcdbench.prepare.environment import RunEnvironment
+from gcdbench.prepare.shared_resources import SharedResources
 
 BASE = Protocol("cub", "i", "s", "unlabelled", {"cluster_accuracy": 1}, 200, "true", "last")
 
@@ -41,16 +43,13 @@ def fingerprint(**asked):
     """The fingerprint a run would have."""
     from pathlib import Path
 
-    import torch
-
-    from gcdbench.prepare.plan import RunRequest, plan
-    from gcdbench.prepare.run_context import prepare
-    from gcdbench.system.device import Compute
+    from gcdbench.prepare.request import RunRequest, resolve_request
+    from gcdbench.prepare.run_context import prepare_run
 
     method = asked.pop("method", "rlcd")
-    planned = plan(RunRequest(method, "digits", **asked))
-    compute = Compute(torch.device("cpu"), planned.runs[0].config.train.precision)
-    return prepare(planned, planned.runs[0], compute, Path(".")).protocol.fingerprint()
+    planned = resolve_request(RunRequest(method, "digits", **asked))
+    shared = SharedResources(RunEnvironment(root=Path("."), device="cpu"))
+    return prepare_run(planned, planned.runs[0], shared).protocol.fingerprint()
 
 
 @pytest.mark.parametrize(

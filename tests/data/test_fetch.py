@@ -12,7 +12,8 @@ from typing import ClassVar
 import pytest
 
 from gcdbench import registry
-from gcdbench.data.fetch import Archive, download, unpack
+from gcdbench.contracts import Archive
+from gcdbench.data.fetch import download, unpack
 from gcdbench.errors import DataError
 from tests.support.serving import serving
 

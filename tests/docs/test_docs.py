@@ -116,10 +116,10 @@ def test_the_other_examples_are_code(installed, monkeypatch):
     monkeypatch.syspath_prepend(str(folder))
     import gcdbench_prior
 
-    space = dict(vars(gcdbench_prior))
-    exec(blocks("python")[2], space)
+    ctx = dict(vars(gcdbench_prior))
+    exec(blocks("python")[2], ctx)
     from gcdbench.testing.kit import checks_of
 
-    assert set(space["Declared"].expected_failures) <= set(checks_of("method"))
+    assert set(ctx["Declared"].expected_failures) <= set(checks_of("method"))
     assert "parametrize_checks" in blocks("python")[3]
     assert set(tomllib.loads(blocks("toml")[1])) == {"default", "dataset"}

@@ -11,8 +11,8 @@ from gcdbench.experiments.cost import Assumptions, cost_of
 from gcdbench.experiments.cost_table import cost_sheets
 from gcdbench.experiments.operation_counts import count_run
 from gcdbench.experiments.study_runs import Asked
-from gcdbench.prepare.plan import RunRequest
-from gcdbench.runs.execute import Place
+from gcdbench.prepare.environment import RunEnvironment
+from gcdbench.prepare.request import RunRequest
 from tests.support.runs import settings_of, start
 from tests.support.sweeps import write_sweep
 
@@ -52,17 +52,17 @@ def test_pools_that_methods_go_through_are_counted():
 
 def cost(tmp_path, more="", lanes=32, **assumed):
     experiment = parse_experiment(write_sweep(tmp_path, epochs=10, more=more))
-    return cost_of(experiment, Asked(), Place(tmp_path / "runs", lanes=lanes), Assumptions(**assumed))
+    return cost_of(experiment, Asked(), RunEnvironment(tmp_path / "runs", lanes=lanes), Assumptions(**assumed))
 
 
 def test_lanes_and_stores_save_what_they_share(tmp_path):
     found = cost(tmp_path)
-    (place,) = found.places
-    ways = place.operations
-    assert place.runs == 6
+    (environment,) = found.places
+    ways = environment.operations
+    assert environment.runs == 6
     trunk = count_run(RunRequest("rlcd", "digits", seeds=(0,)), HERE).trunk
     epoch = 28 * 64 * 2 * trunk
-    assert place.images == 6 * 10 * 28 * 64
+    assert environment.images == 6 * 10 * 28 * 64
     # Six runs alone make six times the trunk passes of an epoch, two jobs make two.
     assert ways["alone"] - ways["lanes"] == pytest.approx(4 * 10 * epoch)
     assert ways["lanes"] > ways["eval_store"]

@@ -12,14 +12,13 @@ import pytest
 from gcdbench.analysis.experiment_file import parse_experiment
 from gcdbench.config.resolve import Layer
 from gcdbench.errors import GcdbenchError, UsageError
-from gcdbench.experiments.job_file import JobFile, JobPlace
+from gcdbench.experiments.job_file import JobEnvironment, JobFile
 from gcdbench.experiments.job_worker import work
 from gcdbench.experiments.study_runs import Asked
 from gcdbench.experiments.sweep_plan import plan_sweep
-from gcdbench.prepare.plan import RunRequest
-from gcdbench.prepare.token_stores import Shelf
-from gcdbench.runs.execute import Place
-from gcdbench.system.observer import Reporter
+from gcdbench.prepare.environment import RunEnvironment, StoreOptions
+from gcdbench.prepare.request import RunRequest
+from gcdbench.system.observer import Observer
 from gcdbench.system.parallel.communicator import ALONE
 from tests.support.sweeps import write_sweep
 
@@ -27,9 +26,11 @@ pytestmark = pytest.mark.usefixtures("few_digits")
 
 
 def planned(tmp_path, retry_failed=False, lanes=32, **more):
-    place = Place(tmp_path / "runs", device="cpu", shelf=Shelf(tmp_path / "cache"), lanes=lanes)
+    environment = RunEnvironment(
+        tmp_path / "runs", device="cpu", store_options=StoreOptions(tmp_path / "cache"), lanes=lanes
+    )
     experiment = parse_experiment(write_sweep(tmp_path, **more))
-    return plan_sweep(experiment, Asked(), place, Reporter(), retry_failed)
+    return plan_sweep(experiment, Asked(), environment, Observer(), retry_failed)
 
 
 def test_runs_with_the_same_batches_are_one_job(tmp_path):
@@ -85,13 +86,13 @@ def test_a_run_that_has_failed_is_not_tried_again_because_its_job_is(tmp_path):
     plan = planned(tmp_path)
     job, failed = plan.jobs[0], plan.jobs[0].runs[1]
     ids = [run.run_id for run in job.runs]
-    place = JobPlace(str(tmp_path / "runs"), "data", str(tmp_path / "cache"), "cpu")
+    environment = JobEnvironment(str(tmp_path / "runs"), "data", str(tmp_path / "cache"), "cpu")
     path = tmp_path / "job.json"
-    JobFile(place, tuple(run.request for run in job.runs), (*ids[:2], "other")).write(path)
+    JobFile(environment, tuple(run.request for run in job.runs), (*ids[:2], "other")).write(path)
     failed.folder.open()
     failed.folder.write_failure("It rains.")
     with pytest.raises(GcdbenchError, match="It rains|not other"):
-        work(JobFile.read(path), path, ALONE, Reporter())
+        work(JobFile.read(path), path, ALONE, Observer())
     assert [run.folder.finished for run in job.runs] == [True, False, False]
     assert failed.folder.failure == "It rains."
 
@@ -107,15 +108,15 @@ def test_rows_that_cannot_run_do_not_keep_others_from_running(tmp_path):
 
 def test_a_job_file_makes_the_same_runs(tmp_path):
     plan = planned(tmp_path, more='[[override]]\nkey = "k"\nlabel = "K"\nsettings = { "train.lr" = 0.5 }\n')
-    place = JobPlace(str(tmp_path / "runs"), "data", str(tmp_path / "cache"), "cpu", lanes=3)
+    environment = JobEnvironment(str(tmp_path / "runs"), "data", str(tmp_path / "cache"), "cpu", lanes=3)
     for job in plan.jobs[:1]:
         ids = tuple(run.run_id for run in job.runs)
-        JobFile(place, tuple(run.request for run in job.runs), ids).write(tmp_path / "job.json")
+        JobFile(environment, tuple(run.request for run in job.runs), ids).write(tmp_path / "job.json")
         read = JobFile.read(tmp_path / "job.json")
         assert read.run_ids == ids
-        assert read.place == place
+        assert read.environment == environment
         assert read.requests == tuple(run.request for run in job.runs)
-        opened = read.place.open()
+        opened = read.environment.open()
         assert (opened.runs, opened.lanes, opened.device) == (tmp_path / "runs", 3, "cpu")
 
 
@@ -144,23 +145,23 @@ def test_a_job_file_keeps_every_field_of_a_request(tmp_path):
     nothing = RunRequest()
     left_out = [f.name for f in fields(RunRequest) if getattr(ASKED, f.name) == getattr(nothing, f.name)]
     assert not left_out, "a new field needs a value here"
-    place = JobPlace("runs", "data", "cache")
+    environment = JobEnvironment("runs", "data", "cache")
     for request in (ASKED, replace(ASKED, k=12), RunRequest(method="a", dataset="b", seeds=(0,))):
-        JobFile(place, (request,), ("abc",)).write(tmp_path / "job.json")
+        JobFile(environment, (request,), ("abc",)).write(tmp_path / "job.json")
         assert JobFile.read(tmp_path / "job.json").requests == (request,)
 
 
 def test_a_job_file_of_the_first_version_is_read(tmp_path):
     run = {"run_id": "abc", "method": "rlcd", "dataset": "digits", "recipe": None, "seed": 3, "backbone": None,
            "epochs": 2, "settings": {"train.lr": 0.5}, "study": None}  # fmt: skip
-    place = {"runs": "runs", "data_root": "data", "cache": "cache"}
-    (tmp_path / "job.json").write_text(json.dumps({"version": 1, "place": place, "runs": [run]}))
+    environment = {"runs": "runs", "data_root": "data", "cache": "cache"}
+    (tmp_path / "job.json").write_text(json.dumps({"version": 1, "place": environment, "runs": [run]}))
     (request,) = JobFile.read(tmp_path / "job.json").requests
     assert request == RunRequest(method="rlcd", dataset="digits", seeds=(3,), epochs=2, settings={"train.lr": 0.5})
-    (tmp_path / "job.json").write_text(json.dumps({"version": 9, "place": place, "runs": [run]}))
+    (tmp_path / "job.json").write_text(json.dumps({"version": 9, "place": environment, "runs": [run]}))
     with pytest.raises(UsageError, match="of version 9"):
         JobFile.read(tmp_path / "job.json")
-    (tmp_path / "job.json").write_text(json.dumps({"version": 2, "place": place, "runs": [{**run, "extra": 1}]}))
+    (tmp_path / "job.json").write_text(json.dumps({"version": 2, "place": environment, "runs": [{**run, "extra": 1}]}))
     with pytest.raises(UsageError, match="unknown keys"):
         JobFile.read(tmp_path / "job.json")
 

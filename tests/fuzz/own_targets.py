@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tomllib
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from random import Random
@@ -12,6 +13,7 @@ from random import Random
 import numpy as np
 import torch
 
+from gcdbench.training.lane_state import LaneState
 from tests.fuzz.target import Target
 
 HERE = Path(__file__).parents[1]
@@ -37,7 +39,7 @@ class ConfigFile(Target):
         from gcdbench_rlcd import RLCD
 
         from gcdbench.config.resolve import resolve, run_id
-        from gcdbench.prepare.plan import RunRequest, _seeds, _with_file
+        from gcdbench.prepare.request import RunRequest, _seeds, _with_file
 
         request, layer = _with_file(RunRequest(config=self.root / "c.toml"))
         _seeds(request.seeds)
@@ -160,7 +162,11 @@ class Checkpoints(Target):
     def seeds(self) -> list[bytes]:
         from gcdbench.training import checkpoint
 
-        state = {**dict.fromkeys(checkpoint.KEYS), "run": "me", "lane": {"w": torch.arange(3.0), "s": (1, "x", None)}}
+        state = {
+            **dict.fromkeys(field.name for field in fields(LaneState)),
+            "run": "me",
+            "lane": {"w": torch.arange(3.0), "s": (1, "x", None)},
+        }
         checkpoint.write(self.root / "seed.pt", state)
         return [(self.root / "seed.pt").read_bytes()]
 
@@ -263,8 +269,8 @@ class Jobs(Target):
     def seeds(self) -> list[bytes]:
         from gcdbench.backbone.timm_import import import_timm
         from gcdbench.config.resolve import Layer
-        from gcdbench.experiments.job_file import JobFile, JobPlace
-        from gcdbench.prepare.plan import RunRequest, plan
+        from gcdbench.experiments.job_file import JobEnvironment, JobFile
+        from gcdbench.prepare.request import RunRequest, resolve_request
 
         import_timm()
         rows = (
@@ -272,8 +278,8 @@ class Jobs(Target):
             RunRequest("simgcd", "cub", "paper", seeds=(3,), backbone="dino", settings={"train.lr": 0.1}),
         )
         for row in rows:
-            plan(row)  # what is imported on the way is imported now, not while a damaged file is read
-        JobFile(JobPlace("runs", "data", "cache", workers=2), rows, ("abc", "def")).write(self.root / "seed.json")
+            resolve_request(row)  # what is imported on the way is imported now, not while a damaged file is read
+        JobFile(JobEnvironment("runs", "data", "cache", workers=2), rows, ("abc", "def")).write(self.root / "seed.json")
         return [(self.root / "seed.json").read_bytes()]
 
     def prepare(self, content: bytes, random: Random) -> None:
@@ -281,8 +287,8 @@ class Jobs(Target):
 
     def read(self) -> None:
         from gcdbench.experiments.job_file import JobFile
-        from gcdbench.prepare.plan import plan
+        from gcdbench.prepare.request import resolve_request
 
         job = JobFile.read(self.root / "job.json")
         for request in job.requests:
-            plan(request)
+            resolve_request(request)

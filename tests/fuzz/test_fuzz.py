@@ -75,7 +75,7 @@ def test_every_parser_has_a_target():
     root = Path(__file__).parents[2] / "gcdbench"
     found = {p.relative_to(root).as_posix() for p in root.rglob("*.py") if any(w in p.read_text() for w in words)}
     covered = {
-        "config/coercion.py", "config/resolve.py", "prepare/presets.py", "analysis/experiment_file.py",
+        "config/coercion.py", "config/resolve.py", "config/presets.py", "analysis/experiment_file.py",
         "prepare/plan.py", "data/formats/restricted_pickle.py", "data/formats/matfile.py", "data/fetch.py",
         "data/datasets/files.py", "data/datasets/folder.py", "data/datasets/cub.py", "data/datasets/aircraft.py",
         "data/datasets/cifar.py", "records/record.py", "records/run_directory.py", "system/files.py",
@@ -86,7 +86,7 @@ def test_every_parser_has_a_target():
     # Read only what gcdbench or an installed plugin has written; damage to it is tested where they are.
     own = {
         "testing/recording.py", "runs/verify.py", "report/outcome.py", "analysis/published.py", "cli/run_output.py",
-        "bench/scene.py", "bench/stores.py", "bench/growth.py", "system/parallel/communicator.py",
+        "benchmarks/scene.py", "benchmarks/stores.py", "benchmarks/growth.py", "system/parallel/communicator.py",
         "report/thumbnails.py", "data/store/resumable_writer.py", "records/jsonl_tracker.py",
         "prepare/estimate_k.py",
     }  # fmt: skip

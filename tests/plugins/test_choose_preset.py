@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gcdbench.prepare.plan import RunRequest, plan
-from gcdbench.runs.execute import Place, workspaces
-from gcdbench.system.observer import Reporter
+from gcdbench.prepare.environment import RunEnvironment
+from gcdbench.prepare.request import RunRequest, resolve_request
+from gcdbench.prepare.shared_resources import SharedResources
+from gcdbench.runs.execute import open_runs
 
 SCRIPT = Path(__file__).parents[2] / "plugins" / "choose_preset.py"
 
@@ -39,10 +40,11 @@ def test_the_table(script, capsys, tmp_path):
 
 @pytest.mark.usefixtures("few_digits")
 def test_held_out_rows_were_labelled_and_are_hidden(script, tmp_path):
-    space = next(workspaces(plan(RunRequest("rlcd", "digits")), Place(tmp_path, tmp_path, "cpu"), Reporter()))
-    before = space.data.split
-    held = script.hold_out(space)
-    after = space.data.split
+    shared = SharedResources(RunEnvironment(tmp_path, tmp_path, "cpu"))
+    ctx = next(open_runs(resolve_request(RunRequest("rlcd", "digits")), shared))
+    before = ctx.data.split
+    cut, held = script.hold_out(ctx)
+    after = cut.data.split
     assert len(held) == int(0.2 * len(before.labelled))
     assert set(held) <= set(before.labelled)
     assert set(after.labelled) == set(before.labelled) - set(held)
@@ -64,7 +66,7 @@ def test_candidates_that_see_other_batches_train_apart(script, tmp_path, monkeyp
     sizes, original = [], script.Keeper.step
 
     def step(self, batch, number):
-        sizes.append((self.space.config.train.batch_size, len(batch.target)))
+        sizes.append((self.ctx.config.train.batch_size, len(batch.target)))
         original(self, batch, number)
 
     monkeypatch.setattr(script.Keeper, "step", step)

@@ -9,9 +9,9 @@ import pytest
 
 from gcdbench import registry
 from gcdbench.config.coercion import coerce
+from gcdbench.config.presets import read_preset
 from gcdbench.contracts import KEstimate
 from gcdbench.errors import PluginError, UsageError
-from gcdbench.prepare.presets import read_preset
 from gcdbench.registry import Plugin
 from gcdbench.testing import run_checks
 from gcdbench.testing.kit import FAILED

@@ -17,18 +17,20 @@ from gcdbench.data.store import store_folder as folder
 from gcdbench.data.views import random_plan
 from gcdbench.errors import DataError, TrainingError, UsageError
 from gcdbench.prepare import token_source as tokens
-from gcdbench.prepare.plan import RunRequest, plan
-from gcdbench.prepare.token_source import TokenSource
+from gcdbench.prepare.environment import RunEnvironment, StoreOptions
+from gcdbench.prepare.request import RunRequest, resolve_request
+from gcdbench.prepare.shared_resources import SharedResources
+from gcdbench.prepare.token_source import PassOptions, TokenSource
 from gcdbench.prepare.token_stores import make_stores
-from gcdbench.runs.execute import Place, Shelf, workspaces
-from gcdbench.system.observer import Reporter
+from gcdbench.runs.execute import open_runs
+from gcdbench.system.observer import Observer
 from gcdbench.system.seeding import generator
 from tests.support.runs import assert_same, start
 
 pytestmark = pytest.mark.usefixtures("few_digits")
 
 
-class Listen(Reporter):
+class Listen(Observer):
     def __init__(self):
         self.said, self.noted, self.worked = [], [], []
 
@@ -57,7 +59,7 @@ def test_packed_images_change_nothing_and_are_made_once(tmp_path, monkeypatch, o
     direct = start(tmp_path, where="direct", cache=tmp_path / "cache", image_store=False)[0]
     assert made(tmp_path) == []
     listen = Listen()
-    packed = start(tmp_path, where="packed", cache=tmp_path / "cache", reporter=listen)[0]
+    packed = start(tmp_path, where="packed", cache=tmp_path / "cache", observer=listen)[0]
     assert made(tmp_path) == ["images"]
     assert any("400 images of Digits (embedded) (train) at 18 px" in text for text in listen.said)
     assert ("packing train images", 400, 400) in listen.worked
@@ -69,12 +71,12 @@ def test_packed_images_change_nothing_and_are_made_once(tmp_path, monkeypatch, o
     assert_same(direct, again)
 
 
-def little_room(monkeypatch, place):
+def little_room(monkeypatch, environment):
     """The disk of one folder is full."""
     real = shutil.disk_usage
 
     def usage(path):
-        return real(path)._replace(free=1000) if Path(path).is_relative_to(place) else real(path)
+        return real(path)._replace(free=1000) if Path(path).is_relative_to(environment) else real(path)
 
     monkeypatch.setattr(folder.shutil, "disk_usage", usage)
 
@@ -83,7 +85,7 @@ def test_images_that_do_not_fit_on_the_disk_are_decoded_every_time(tmp_path, mon
     plain = start(tmp_path, where="plain", epochs=1, cache=tmp_path / "cache", image_store=False)[0]
     little_room(monkeypatch, tmp_path / "cache")
     listen = Listen()
-    record = start(tmp_path, epochs=1, cache=tmp_path / "cache", reporter=listen)[0]
+    record = start(tmp_path, epochs=1, cache=tmp_path / "cache", observer=listen)[0]
     assert any("decoded in every epoch instead" in note for note in listen.noted)
     assert_same(plain, record)
 
@@ -108,12 +110,12 @@ def test_tokens_kept_in_memory_change_nothing(tmp_path, monkeypatch):
 
 
 def test_what_is_kept_in_memory_cannot_be_changed_by_who_reads_it(tmp_path):
-    (space,) = workspaces(plan(RunRequest("rlcd", "digits")), Place(device="cpu"), Reporter())
+    (ctx,) = open_runs(resolve_request(RunRequest("rlcd", "digits")), SharedResources(RunEnvironment(device="cpu")))
     rows = np.arange(400)
-    first = torch.cat([t.clone() for t in space.source.centre("train", rows, 100)])
-    for batch in space.source.centre("train", rows, 128):
+    first = torch.cat([t.clone() for t in ctx.source.centre("train", rows, 100)])
+    for batch in ctx.source.centre("train", rows, 128):
         batch.zero_()
-    assert torch.equal(torch.cat(list(space.source.centre("train", rows, 100))), first)
+    assert torch.equal(torch.cat(list(ctx.source.centre("train", rows, 100))), first)
 
 
 def test_evaluation_from_the_store_runs_no_trunk(tmp_path, monkeypatch, on_disk):
@@ -148,7 +150,7 @@ def test_rounded_tokens_are_another_protocol(dtype, tmp_path, on_disk):
 def test_stored_training_views(tmp_path, monkeypatch):
     settings = {"store.train_views": 3, "store.train_tokens": "fp32"}
     listen = Listen()
-    first = start(tmp_path, settings=settings, cache=tmp_path / "cache", reporter=listen)[0]
+    first = start(tmp_path, settings=settings, cache=tmp_path / "cache", observer=listen)[0]
     assert any("fp32 tokens of 3 training views of 400 images" in text for text in listen.said)
     assert first.protocol["approximations"] == {"train_views": 3, "train_tokens": "fp32"}
     assert first.fingerprint != start(tmp_path, where="plain")[0].fingerprint
@@ -165,14 +167,16 @@ def test_stored_training_views(tmp_path, monkeypatch):
 
 def test_a_stored_view_is_a_view_of_its_row(tmp_path):
     request = RunRequest("rlcd", "digits", settings={"store.train_views": 2, "store.train_tokens": "fp32"})
-    (space,) = workspaces(plan(request), Place(shelf=Shelf(tmp_path), device="cpu"), Reporter())
-    make_stores(space, Reporter())
-    source = space.source
+    (ctx,) = open_runs(
+        resolve_request(request), SharedResources(RunEnvironment(store_options=StoreOptions(tmp_path), device="cpu"))
+    )
+    make_stores(ctx, Observer())
+    source = ctx.source
     assert len(source.stored_views) == 800
     # The same views, made by hand: view v of row r lies at 2 r + v, whichever chunk it was computed in.
     random = generator(0, "stored views")
     for rows in torch.arange(400).split(tokens.CHUNK):
-        drawn = random_plan(rows, space.config.views, random, views=2)
+        drawn = random_plan(rows, ctx.config.views, random, views=2)
         ((_, fresh),) = source.stream("train", [drawn])
         for view in (0, 1):
             stored = source.stored_views.read((2 * rows + view).numpy())
@@ -180,11 +184,11 @@ def test_a_stored_view_is_a_view_of_its_row(tmp_path):
 
 
 def test_micro_batches_change_nothing_but_rounding(tmp_path):
-    (space,) = workspaces(plan(RunRequest("rlcd", "digits")), Place(device="cpu"), Reporter())
+    (ctx,) = open_runs(resolve_request(RunRequest("rlcd", "digits")), SharedResources(RunEnvironment(device="cpu")))
     crops = torch.randint(0, 256, (7, 16, 16, 3), dtype=torch.uint8)
-    whole = space.source._pass(crops)
-    space.source.micro_batch = 3
-    assert torch.allclose(space.source._pass(crops), whole, atol=1e-5)
+    whole = ctx.source._pass(crops)
+    ctx.source.micro_batch = 3
+    assert torch.allclose(ctx.source._pass(crops), whole, atol=1e-5)
     assert not whole.is_inference()
 
 
@@ -210,23 +214,22 @@ def test_a_token_store_that_does_not_fit_is_refused_before_training(tmp_path, mo
 def test_rows_are_computed_in_fixed_chunks_whoever_asks(tmp_path, monkeypatch):
     """The token of a row is the same bits whether few or all rows are asked for, in any batch size."""
     monkeypatch.setattr(tokens, "KEEP_BYTES", 0)
-    (space,) = workspaces(plan(RunRequest("rlcd", "digits")), Place(device="cpu"), Reporter())
-    everything = torch.cat(list(space.source.centre("train", np.arange(400), 64)))
+    (ctx,) = open_runs(resolve_request(RunRequest("rlcd", "digits")), SharedResources(RunEnvironment(device="cpu")))
+    everything = torch.cat(list(ctx.source.centre("train", np.arange(400), 64)))
     some = np.array([3, 127, 128, 200, 399])
-    assert torch.equal(torch.cat(list(space.source.centre("train", some, 2))), everything[some])
-    sizes = [len(t) for t in space.source.centre("train", np.arange(0, 400, 3), 50)]
+    assert torch.equal(torch.cat(list(ctx.source.centre("train", some, 2))), everything[some])
+    sizes = [len(t) for t in ctx.source.centre("train", np.arange(0, 400, 3), 50)]
     assert sizes == [50, 50, 34]
 
 
 def test_pools_keep_the_order_of_their_rows(tmp_path):
-    from gcdbench.prepare.pool import ImagePool
+    from gcdbench.prepare.pool import ImagePool, PoolOptions, PoolRows
 
-    (space,) = workspaces(plan(RunRequest("rlcd", "digits")), Place(device="cpu"), Reporter())
-    hidden, nothing = np.full(5, -1), np.zeros(5, dtype=bool)
+    (ctx,) = open_runs(resolve_request(RunRequest("rlcd", "digits")), SharedResources(RunEnvironment(device="cpu")))
     mixed = np.array([300, 2, 2, 131, 7])
 
     def features(rows, sparse=False):
-        pool = ImagePool(space.source, "train", rows, hidden[: len(rows)], nothing[: len(rows)], 2, sparse=sparse)
+        pool = ImagePool(PoolRows.unlabelled("train", rows), ctx.source, PoolOptions(2, sparse=sparse))
         return pool.features(lambda t: t[:, 0])
 
     found = features(mixed)
@@ -268,10 +271,10 @@ def test_a_compiler_that_fails_is_a_sentence(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_compiled_trunk_gives_the_tokens(tmp_path):
     """The real compiler, on the real trunk."""
-    (space,) = workspaces(plan(RunRequest("rlcd", "digits")), Place(device="cpu"), Reporter())
-    source = space.source
-    order = space.data.order
-    compiled = TokenSource(source.trunk, source.images, source.views, source.compute, 256, compiled=True, order=order)
+    (ctx,) = open_runs(resolve_request(RunRequest("rlcd", "digits")), SharedResources(RunEnvironment(device="cpu")))
+    source = ctx.source
+    order = ctx.data.order
+    compiled = TokenSource(source.trunk, source.images, source.views, source.compute, PassOptions(compiled=True), order)
     rows = np.arange(150)
     plain, fast = (torch.cat(list(s.centre("train", rows, 64))) for s in (source, compiled))
     assert torch.allclose(plain, fast, atol=1e-4)
@@ -306,13 +309,13 @@ def test_a_real_data_layout_from_store_to_record(tmp_path):
 def test_a_folder_for_stores_that_cannot_be_written_is_done_without(tmp_path, on_disk):
     (tmp_path / "cache").write_text("a file")
     listen = Listen()
-    record = start(tmp_path, epochs=1, cache=tmp_path / "cache", reporter=listen)[0]
+    record = start(tmp_path, epochs=1, cache=tmp_path / "cache", observer=listen)[0]
     assert any("cannot be written" in note and "decoded in every epoch" in note for note in listen.noted)
     assert record.metrics["all"] > 0
 
 
 def test_a_fault_while_tokens_are_kept_leaves_none_of_them(tmp_path, monkeypatch):
-    (space,) = workspaces(plan(RunRequest("rlcd", "digits")), Place(device="cpu"), Reporter())
+    (ctx,) = open_runs(resolve_request(RunRequest("rlcd", "digits")), SharedResources(RunEnvironment(device="cpu")))
     original = Digits.image
 
     def image(self, part, row):
@@ -323,6 +326,6 @@ def test_a_fault_while_tokens_are_kept_leaves_none_of_them(tmp_path, monkeypatch
     monkeypatch.setattr(Digits, "image", image)
     for _ in range(2):
         with pytest.raises(DataError, match="The image digits:300 cannot be read: broken"):
-            list(space.source.centre("train", np.arange(400), 64))
+            list(ctx.source.centre("train", np.arange(400), 64))
     monkeypatch.setattr(Digits, "image", original)
-    assert sum(len(t) for t in space.source.centre("train", np.arange(400), 64)) == 400
+    assert sum(len(t) for t in ctx.source.centre("train", np.arange(400), 64)) == 400

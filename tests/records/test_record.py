@@ -156,15 +156,15 @@ def test_reading_all_runs_skips_what_cannot_be_read(tmp_path):
 
 
 def test_training_time_is_summed_over_processes(tmp_path):
-    from gcdbench.system.observer import Reporter
+    from gcdbench.system.observer import Observer
 
-    class Stop(Reporter):
-        def step(self, t, lane):
+    class Stop(Observer):
+        def step(self, t):
             if t.epoch == 2:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        start(tmp_path, epochs=3, reporter=Stop())
+        start(tmp_path, epochs=3, observer=Stop())
     made = start(tmp_path, epochs=3)[0]
     lines = [json.loads(x) for x in (Path(made.dir) / "metrics.jsonl").read_text().splitlines()]
     assert len(lines) == 3

@@ -10,8 +10,8 @@ import pytest
 from gcdbench.contracts import Tracker
 from gcdbench.errors import PluginError, UsageError
 from gcdbench.records import trackers
-from gcdbench.system.observer import Reporter
-from gcdbench.training import lane as runner
+from gcdbench.system.observer import Observer
+from gcdbench.training import lane
 from tests.support.runs import start
 
 pytestmark = pytest.mark.usefixtures("few_digits")
@@ -25,10 +25,10 @@ def scalars(record, below=""):
     return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
-class Stop(Reporter):
+class Stop(Observer):
     """Interrupts in the third epoch."""
 
-    def step(self, t, runners):
+    def step(self, t):
         if t.epoch == 2:
             raise KeyboardInterrupt
 
@@ -54,9 +54,9 @@ def test_tracking_changes_no_result_and_is_no_other_run(tmp_path):
 
 def test_a_continued_run_logs_every_epoch_and_step_once(tmp_path, monkeypatch):
     monkeypatch.setattr(trackers, "EVERY", 0.0)
-    monkeypatch.setattr(runner, "LOOK", 0.0)
+    monkeypatch.setattr(lane, "LOOK", 0.0)
     with pytest.raises(KeyboardInterrupt):
-        start(tmp_path, epochs=3, track=["tensorboard"], reporter=Stop())
+        start(tmp_path, epochs=3, track=["tensorboard"], observer=Stop())
     record = start(tmp_path, epochs=3, track=["tensorboard"])[0]
     assert [step for step, _ in scalars(record)["loss/total"]] == [1, 2, 3]
     assert [step for step, _ in scalars(record, "steps")["running/total"]] == list(range(3 * (400 // 64)))
@@ -64,7 +64,7 @@ def test_a_continued_run_logs_every_epoch_and_step_once(tmp_path, monkeypatch):
 
 def test_losses_within_an_epoch(tmp_path, monkeypatch):
     monkeypatch.setattr(trackers, "EVERY", 0.0)
-    monkeypatch.setattr(runner, "LOOK", 0.0)
+    monkeypatch.setattr(lane, "LOOK", 0.0)
     record = start(tmp_path, epochs=2, track=["tensorboard"])[0]
     steps = [step for step, _ in scalars(record, "steps")["running/total"]]
     assert steps == list(range(len(steps)))

@@ -201,12 +201,12 @@ def test_a_broken_features_hook_is_told(some_runs, tmp_path, monkeypatch):
 
 def test_the_curve_of_a_sweep(tmp_path):
     from gcdbench.analysis.experiment_file import load_experiment
-    from gcdbench.experiments.jobs import Place
     from gcdbench.experiments.study_runs import Asked, make_studies
-    from gcdbench.system.observer import Reporter
+    from gcdbench.prepare.environment import RunEnvironment
+    from gcdbench.system.observer import Observer
 
-    place = Place(tmp_path / "runs", tmp_path, "cpu")
-    studies, _ = make_studies(load_experiment("alpha"), Asked(("digits",), (0,), epochs=1), place, Reporter())
+    environment = RunEnvironment(tmp_path / "runs", tmp_path, "cpu")
+    studies, _ = make_studies(load_experiment("alpha"), Asked(("digits",), (0,), epochs=1), environment, Observer())
     page = study_page(studies, Source(tmp_path))
     plot = next(p for p in page.plots() if p.name == "sweep-alpha-digits")
     (axes,) = plot.figure.axes

@@ -10,21 +10,22 @@ import torch
 from sklearn.cluster import KMeans
 
 import gcdbench
-from gcdbench.evaluation.cluster_accuracy import v2
-from gcdbench.prepare.plan import RunRequest, plan
-from gcdbench.prepare.run_context import prepare
-from gcdbench.system.device import Compute
+from gcdbench.prepare.environment import RunEnvironment
+from gcdbench.prepare.request import RunRequest, resolve_request
+from gcdbench.prepare.run_context import prepare_run, run_pool
+from gcdbench.prepare.shared_resources import SharedResources
+from gcdbench.toolbox.cluster_accuracy import v2
 
 
 def kmeans() -> np.ndarray:
     """All, Base, Novel of k-means on the backbone's CLS features of the unlabelled rows, in percent."""
-    planned = plan(RunRequest(method="simgcd", dataset="digits"))
-    space = prepare(planned, planned.runs[0], Compute(torch.device("cpu"), "fp32"), Path("."))
-    tail = space.backbone.tail()
-    queries = space.pool("unlabelled").queries
+    planned = resolve_request(RunRequest(method="simgcd", dataset="digits"))
+    ctx = prepare_run(planned, planned.runs[0], SharedResources(RunEnvironment(root=Path("."), device="cpu")))
+    tail = ctx.backbone.tail()
+    queries = run_pool(ctx, "unlabelled").queries
     features = queries.features(lambda tokens: torch.nn.functional.normalize(tail(tokens)[:, 0], dim=1))
-    features = features[space.data.by_row("train", queries.index)]
-    truth = space.truth("unlabelled")
+    features = features[ctx.data.by_row("train", queries.index)]
+    truth = ctx.truth("unlabelled")
     runs = [KMeans(10, n_init=10, random_state=s).fit_predict(features.numpy()).astype(np.int64) for s in range(5)]
     return 100 * np.mean([v2(truth.target, labels, 5) for labels in runs], axis=0)
 

@@ -14,8 +14,8 @@ from gcdbench.contracts import Method
 from gcdbench.data.datasets.digits import Digits
 from gcdbench.data.splits import row_order
 from gcdbench.errors import UsageError
-from gcdbench.system.observer import Reporter
-from gcdbench.training import loop
+from gcdbench.system.observer import Observer
+from gcdbench.training import batches as feed
 from tests.support.runs import ROWS, assert_same, predictions, start, weights
 from tests.support.trees import write_cifar10, write_image
 
@@ -69,13 +69,13 @@ def test_a_run_leaves_the_global_random_state_alone(tmp_path):
 def test_interrupted_and_continued_equals_uninterrupted(method, tmp_path):
     whole = start(tmp_path, method, "whole", epochs=3)[0]
 
-    class Stop(Reporter):
-        def step(self, t, lane):
+    class Stop(Observer):
+        def step(self, t):
             if t.epoch == 1 and t.step == 3:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        start(tmp_path, method, "torn", epochs=3, reporter=Stop())
+        start(tmp_path, method, "torn", epochs=3, observer=Stop())
     folder = tmp_path / "torn" / method / "digits" / whole.run_id
     assert not (folder / "record.json").exists()
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 1
@@ -143,7 +143,7 @@ def test_record_and_files(tmp_path):
 
 
 def test_metrics_can_be_recomputed_from_the_predictions(tmp_path):
-    from gcdbench.evaluation.cluster_accuracy import v2
+    from gcdbench.toolbox.cluster_accuracy import v2
 
     record = start(tmp_path)[0]
     arrays = predictions(record)
@@ -237,14 +237,14 @@ def test_own_images_without_truth(tmp_path):
 
 def test_batches_never_carry_hidden_labels(tmp_path, monkeypatch):
     seen = []
-    original = loop.batches
+    original = feed.batches
 
-    def spy(space, plans, ranks):
-        for plan, batch in original(space, plans, ranks):
+    def spy(ctx, plans, ranks):
+        for plan, batch in original(ctx, plans, ranks):
             seen.append((batch.target, batch.labelled, batch.index, len(batch.tokens)))
             yield plan, batch
 
-    monkeypatch.setattr(loop, "batches", spy)
+    monkeypatch.setattr(feed, "batches", spy)
     start(tmp_path, epochs=1)
     assert len(seen) == ROWS // 64
     labels, order = Digits(Path("."))._data[1], row_order(Digits(Path(".")).index("train"))

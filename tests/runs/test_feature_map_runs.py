@@ -15,6 +15,8 @@ from gcdbench import registry
 from gcdbench.backbone.projection import read_projection
 from gcdbench.errors import UsageError
 from gcdbench.prepare.pca import FILE, fitted_rows
+from gcdbench.prepare.run_context import build_method, run_pool
+from gcdbench.prepare.shared_resources import SharedResources
 from gcdbench.report.reopen import reopen
 from gcdbench.training import checkpoint
 from tests.support.lanes import assert_equal_runs, assert_resumed_equal
@@ -137,22 +139,22 @@ def test_rows_for_a_projection_are_drawn_once():
     assert np.array_equal(some, np.sort(some))
 
 
-def test_an_interrupted_run_goes_on_with_its_own_projection(tmp_path, data, monkeypatch):
+def test_an_interrupted_run_resumes_with_its_own_projection(tmp_path, data, monkeypatch):
     """Its store is gone, and what is fitted anew differs: the run and its report take the one it began with."""
     from gcdbench.prepare import pca as projecting
-    from gcdbench.training.lane import Runner
+    from gcdbench.training.lane import Lane
 
     whole = start(tmp_path / "whole", data)[0]
-    original = Runner.end_epoch
+    original = Lane.end_epoch
 
     def interrupted(self, *arguments):
         line = original(self, *arguments)
-        if self.epoch == 1:
+        if self.at.epoch == 1:
             raise KeyboardInterrupt
         return line
 
     with monkeypatch.context() as patch:
-        patch.setattr(Runner, "end_epoch", interrupted)
+        patch.setattr(Lane, "end_epoch", interrupted)
         with pytest.raises(KeyboardInterrupt):
             start(tmp_path / "cut", data)
     shutil.rmtree(tmp_path / "cut" / "cache")
@@ -167,8 +169,8 @@ def test_an_interrupted_run_goes_on_with_its_own_projection(tmp_path, data, monk
     assert_resumed_equal(whole, record)
     shutil.rmtree(tmp_path / "cut" / "cache")
     monkeypatch.setenv("GCDBENCH_CACHE", str(tmp_path / "third"))
-    space = reopen(record, data, "cpu").space
-    assert space.backbone_info.projection["hash"] == record.backbone["projection"]["hash"]
+    ctx = reopen(record, data, "cpu").ctx
+    assert ctx.backbone_info.projection["hash"] == record.backbone["projection"]["hash"]
 
 
 def test_stored_and_fresh_views_and_fp32_stores(tmp_path, data):
@@ -249,54 +251,56 @@ def test_an_estimate_depends_on_the_final_norm(tmp_path, data, monkeypatch):
 
 
 def test_turns_of_a_pool_go_through_the_stored_views(tmp_path, data, monkeypatch):
-    from gcdbench.prepare.plan import RunRequest, plan
-    from gcdbench.prepare.token_stores import Shelf, make_stores
-    from gcdbench.runs.execute import Place, workspaces
-    from gcdbench.system.observer import Reporter
+    from gcdbench.prepare.environment import RunEnvironment
+    from gcdbench.prepare.request import RunRequest, resolve_request
+    from gcdbench.prepare.token_stores import StoreOptions, make_stores
+    from gcdbench.runs.execute import open_runs
+    from gcdbench.system.observer import Observer
 
     request = RunRequest("rlcd", "cifar10", backbone="test_efficientnet", settings=SETTINGS)
-    place = Place(tmp_path, data, "cpu", shelf=Shelf.at(tmp_path / "cache"))
-    space = next(workspaces(plan(request), place, Reporter()))
-    make_stores(space, Reporter())
-    pool = space.pool("unlabelled", "test")
-    read, original = [], space.source.training
+    environment = RunEnvironment(tmp_path, data, "cpu", store_options=StoreOptions.at(tmp_path / "cache"))
+    ctx = next(open_runs(resolve_request(request), SharedResources(environment)))
+    make_stores(ctx, Observer())
+    pool = run_pool(ctx, "unlabelled", "test")
+    read, original = [], ctx.source.training
 
     def training(plans):
         read.append(torch.cat([plan.stored[0] for plan in plans]))
         return original(plans)
 
-    monkeypatch.setattr(space.source, "training", training)
+    monkeypatch.setattr(ctx.source, "training", training)
     turns = [pool.features(lambda tokens: tokens[:, 0], views="train") for _ in range(4)]
     numbers = torch.stack(read[:3]).sort(0).values
     assert torch.equal(numbers, torch.arange(3)[:, None].expand_as(numbers))  # of each row all views, none twice
     assert len(set(read[0].tolist())) == 3  # another one for each row
     assert torch.equal(turns[0], turns[3])
-    again = space.pool("unlabelled", "test").features(lambda tokens: tokens[:, 0], views="train")
+    again = run_pool(ctx, "unlabelled", "test").features(lambda tokens: tokens[:, 0], views="train")
     assert torch.equal(again, turns[0])
 
 
 def test_ranks_give_the_losses_of_one_process(tmp_path, data):
     from gcdbench.contracts import Progress
-    from gcdbench.prepare.plan import RunRequest, plan
-    from gcdbench.prepare.token_stores import Shelf, make_stores
-    from gcdbench.runs.execute import Place, workspaces
-    from gcdbench.system.observer import Reporter
+    from gcdbench.prepare.environment import RunEnvironment
+    from gcdbench.prepare.request import RunRequest, resolve_request
+    from gcdbench.prepare.token_stores import StoreOptions, make_stores
+    from gcdbench.runs.execute import open_runs
+    from gcdbench.system.observer import Observer
     from gcdbench.system.parallel.gather import shared_batch
     from gcdbench.testing.turns import in_turns
     from gcdbench.training.batches import batches, epoch_plans
 
     settings = {**SETTINGS, "method.aux_warmup": 0.0}
     request = RunRequest("rlcd", "cifar10", backbone="test_efficientnet", settings=settings, precision="fp64")
-    place = Place(tmp_path, data, "cpu", shelf=Shelf.at(tmp_path / "cache"))
-    space = next(workspaces(plan(request), place, Reporter()))
-    make_stores(space, Reporter())
-    stage = space.method().stages()[0]
+    environment = RunEnvironment(tmp_path, data, "cpu", store_options=StoreOptions.at(tmp_path / "cache"))
+    ctx = next(open_runs(resolve_request(request), SharedResources(environment)))
+    make_stores(ctx, Observer())
+    stage = build_method(ctx).stages()[0]
 
     def losses(ranks=None):
-        method = space.method()
-        plans = epoch_plans(space, stage, 0)
-        _, batch = next(batches(space, plans) if ranks is None else batches(space, plans, ranks))
-        t = Progress(stage.name, 0, stage.epochs, 0, space.sampler.steps, torch.Generator())
+        method = build_method(ctx)
+        plans = epoch_plans(ctx, stage, 0)
+        _, batch = next(batches(ctx, plans) if ranks is None else batches(ctx, plans, ranks))
+        t = Progress(stage.name, 0, stage.epochs, 0, ctx.sampler.steps, torch.Generator())
         if ranks is None:
             return {name: float(term.value.detach()) for name, term in method(batch, t).items()}
         with shared_batch(ranks, len(batch.target)):

@@ -13,27 +13,27 @@ import torch
 from gcdbench.contracts import Prediction, Stage
 from gcdbench.errors import GcdbenchError, PluginError, TrainingError
 from gcdbench.runs import disk_space as disk
-from gcdbench.system.observer import Reporter
+from gcdbench.system.observer import Observer
 from tests.support.lanes import alone, assert_equal_runs, together
 from tests.support.runs import start
 
 pytestmark = pytest.mark.usefixtures("few_digits")
 
 
-class Count(Reporter):
+class Count(Observer):
     """Steps of real training."""
 
     def __init__(self):
         self.steps = 0
 
-    def step(self, t, runners):
+    def step(self, t):
         self.steps += 1
 
 
 def fails_before_training(tmp_path, kind, words, **more):
     count = Count()
     with pytest.raises(kind, match=words) as fault:
-        start(tmp_path, reporter=count, **more)
+        start(tmp_path, observer=count, **more)
     assert count.steps == 0
     files = [p for p in (tmp_path / "runs").rglob("*") if p.is_file()]
     assert {p.name for p in files} <= {"log.txt", "failed.json"}
@@ -151,12 +151,12 @@ def test_a_rehearsal_that_fails_ends_its_own_lane_only(tmp_path, monkeypatch, sm
 def test_a_run_that_goes_on_is_not_rehearsed(tmp_path, monkeypatch):
     from gcdbench.runs import rehearsal
 
-    class Stop(Reporter):
-        def step(self, t, runners):
+    class Stop(Observer):
+        def step(self, t):
             if t.step == 2:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        start(tmp_path, reporter=Stop())
+        start(tmp_path, observer=Stop())
     monkeypatch.setattr(rehearsal.Rehearsal, "of", oops)
     assert start(tmp_path)[0].metrics

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from gcdbench.errors import PluginError
-from gcdbench.system.observer import Reporter
+from gcdbench.prepare.shared_resources import SharedResources
+from gcdbench.system.observer import Observer
 from tests.runs.test_rehearsal import fails_before_training, oops
 from tests.support.lanes import alone, assert_equal_runs, assert_resumed_equal, together
 from tests.support.runs import start
@@ -52,14 +53,14 @@ def with_margin(monkeypatch, keep):
     monkeypatch.setattr(RLCD, "forward", forward)
 
 
-class StopInTheSecondEpoch(Reporter):
+class StopInTheSecondEpoch(Observer):
     def __init__(self):
         self.notes = []
 
     def warn(self, message):
         self.notes.append(message)
 
-    def step(self, t, runners):
+    def step(self, t):
         if (t.epoch, t.step) == (1, 3):
             raise KeyboardInterrupt
 
@@ -72,9 +73,9 @@ def test_what_is_set_for_an_epoch_survives_or_is_saved_at_its_end_only(keep, wit
     with_margin(monkeypatch, keep)
     whole = start(tmp_path, where="whole", epochs=3)[0]
     for _ in range(1 if within else 2):  # the second process does not rehearse, and must know all the same
-        reporter = StopInTheSecondEpoch()
+        observer = StopInTheSecondEpoch()
         with pytest.raises(KeyboardInterrupt):
-            start(tmp_path, epochs=3, reporter=reporter, checkpoint_every=0)
+            start(tmp_path, epochs=3, observer=observer, checkpoint_every=0)
     saved = checkpoint.load(tmp_path / "runs/rlcd/digits" / whole.run_id)
     assert (saved["epoch"], saved["step"]) == ((1, 4) if within else (1, 0))
     assert_resumed_equal(whole, start(tmp_path, epochs=3)[0])
@@ -82,15 +83,15 @@ def test_what_is_set_for_an_epoch_survives_or_is_saved_at_its_end_only(keep, wit
 
 def test_such_a_run_is_told(tmp_path, monkeypatch):
     with_margin(monkeypatch, "attribute")
-    reporter = StopInTheSecondEpoch()
+    observer = StopInTheSecondEpoch()
     with pytest.raises(KeyboardInterrupt):
-        start(tmp_path, epochs=3, reporter=reporter)
-    assert any("saved at the end of each epoch only" in note and "get_extra_state" in note for note in reporter.notes)
+        start(tmp_path, epochs=3, observer=observer)
+    assert any("saved at the end of each epoch only" in note and "get_extra_state" in note for note in observer.notes)
 
 
 def test_a_buffer_that_a_new_process_would_not_have_is_refused(tmp_path, monkeypatch):
     with_margin(monkeypatch, "new buffer")
-    fails_before_training(tmp_path, PluginError, "could not go on from its checkpoint")
+    fails_before_training(tmp_path, PluginError, "could not resume from its checkpoint")
 
 
 def test_what_grows_from_epoch_to_epoch_must_be_state(tmp_path, monkeypatch):
@@ -184,14 +185,15 @@ def test_a_bank_by_row_number_is_as_long_as_the_pool(tmp_path, monkeypatch):
 
 
 def test_batches_of_the_rehearsal_fit_its_pool(tmp_path):
-    from gcdbench.prepare.plan import RunRequest, plan
-    from gcdbench.runs.execute import Place, workspaces
-    from gcdbench.runs.sample_rows import FewRows
+    from gcdbench.prepare.environment import RunEnvironment
+    from gcdbench.prepare.request import RunRequest, resolve_request
+    from gcdbench.runs.execute import open_runs
+    from gcdbench.runs.sample_rows import SampleRows
 
-    (space,) = workspaces(plan(RunRequest("rlcd", "digits")), Place(device="cpu"), Reporter())
-    few = FewRows(space)
+    (ctx,) = open_runs(resolve_request(RunRequest("rlcd", "digits")), SharedResources(RunEnvironment(device="cpu")))
+    few = SampleRows(ctx)
     pool, batch = few.pool(0), few.batch(0)
-    assert len(batch.target) == space.config.train.batch_size
+    assert len(batch.target) == ctx.config.train.batch_size
     assert batch.index.max() < len(pool)
     assert (torch.from_numpy(pool.target)[batch.index] == batch.target).all()
     assert (torch.from_numpy(pool.labelled)[batch.index] == batch.labelled).all()
@@ -214,10 +216,10 @@ def test_a_method_that_is_never_the_same_twice_is_told_and_not_blamed(where, tmp
         return losses
 
     monkeypatch.setattr(RLCD, "forward", forward)
-    reporter = StopInTheSecondEpoch()
+    observer = StopInTheSecondEpoch()
     with pytest.raises(KeyboardInterrupt):
-        start(tmp_path, epochs=3, reporter=reporter)
-    assert any("does not give the same numbers twice" in note for note in reporter.notes)
+        start(tmp_path, epochs=3, observer=observer)
+    assert any("does not give the same numbers twice" in note for note in observer.notes)
 
 
 def test_not_a_number_equals_itself_in_a_state(tmp_path, monkeypatch):

@@ -229,11 +229,11 @@ class FailsHiddenLabels(Sound):
     def predict(self, pool: Pool) -> Prediction:
         answer, frame = super().predict(pool), sys._getframe()
         while frame is not None:
-            space = frame.f_locals.get("space") or getattr(frame.f_locals.get("self"), "space", None)
-            if hasattr(space, "data"):
+            ctx = frame.f_locals.get("space") or getattr(frame.f_locals.get("self"), "space", None)
+            if hasattr(ctx, "data"):
                 seen = pool.query_places is not None
-                truth = space.data.split.target if seen else space.data.test_target()
-                rows = space.data.order["train" if seen else "test"][pool.queries.index]
+                truth = ctx.data.split.target if seen else ctx.data.test_target()
+                rows = ctx.data.order["train" if seen else "test"][pool.queries.index]
                 return replace(answer, cluster=np.minimum(truth[rows], self.task.num_classes - 1))
             frame = frame.f_back
         return answer

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from gcdbench.errors import UsageError
-from gcdbench.evaluation.cluster_accuracy import v2
 from gcdbench.prepare import opened_data as dataside
 from gcdbench.registry import Plugin
 from gcdbench.testing.easy import SortedDigits
 from gcdbench.testing.kit import FAILED, PASSED, SKIPPED, Report, checks_of
 from gcdbench.testing.positions import CHEATS, by_embedding, chance
 from gcdbench.testing.subject import session_of
+from gcdbench.toolbox.cluster_accuracy import v2
 from tests.testing import broken
 
 ELSEWHERE = {"presets", "import-quiet", "position"}
@@ -69,9 +69,9 @@ def test_a_harness_that_shows_rows_in_the_order_of_the_files_is_caught(monkeypat
 def test_every_cheat_by_position_would_work_on_sorted_files(what, monkeypatch):
     monkeypatch.setattr(dataside, "row_order", lambda index: np.arange(len(index)))
     lab = session_of(plugin("tests.testing.broken:Sound")).subject
-    space = lab.space(dataset=SortedDigits)
-    pool, split = lab.pool(space), space.data.numbered
-    target, answer = split.target[pool.queries.index], what(lab.pool(space), split.num_classes)
+    ctx = lab.ctx(dataset=SortedDigits)
+    pool, split = lab.pool(ctx), ctx.data.numbered
+    target, answer = split.target[pool.queries.index], what(lab.pool(ctx), split.num_classes)
     assert v2(target, answer, 3).all > chance(target, answer, 3)
 
 

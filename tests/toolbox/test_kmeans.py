@@ -264,7 +264,7 @@ def judged(data, truth, clusters, seeds, restarts=2):
     """Mean inertia and accuracy of ours and of scikit-learn, at the same number of restarts."""
     from sklearn.cluster import KMeans
 
-    from gcdbench.evaluation.cluster_accuracy import v2
+    from gcdbench.toolbox.cluster_accuracy import v2
 
     ours, theirs = [], []
     for seed in range(seeds):

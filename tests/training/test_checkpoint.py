@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,17 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcdbench.errors import GcdbenchError
-from gcdbench.system.observer import Reporter
+from gcdbench.system.observer import Observer
 from gcdbench.training import checkpoint
+from gcdbench.training.lane_state import LaneState
 from tests.support.runs import assert_same, start
 
 pytestmark = pytest.mark.usefixtures("few_digits")
 
 CPU = torch.device("cpu")
-STATE = dict.fromkeys(checkpoint.KEYS) | {"run": "me", "lane": {"w": torch.arange(6.0)}}
+STATE = dict.fromkeys(field.name for field in fields(LaneState)) | {"run": "me", "lane": {"w": torch.arange(6.0)}}
 
 
-class Listen(Reporter):
+class Listen(Observer):
     def __init__(self):
         self.notes = []
 
@@ -130,7 +132,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(damage, tmp_path
     content = damage(file.read_bytes()) if damage is not bytes else b""
     file.write_bytes(content)
     listen = Listen()
-    again = start(tmp_path, epochs=3, reporter=listen)[0]
+    again = start(tmp_path, epochs=3, observer=listen)[0]
     assert len([note for note in listen.notes if "is damaged" in note and "the one before it" in note]) == 1
     assert "is damaged" in (folder / "log.txt").read_text()
     assert_same(whole, again)

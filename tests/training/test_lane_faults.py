@@ -10,7 +10,7 @@ import torch
 
 from gcdbench.backbone.vit import Trunk
 from gcdbench.errors import GcdbenchError, PluginError
-from gcdbench.system.observer import Reporter
+from gcdbench.system.observer import Observer
 from tests.support.lanes import SETTINGS, alone, assert_equal_runs, together
 from tests.support.runs import start
 
@@ -32,14 +32,14 @@ def test_a_lane_that_fails_is_dropped_and_the_others_go_on(hook, tmp_path, monke
 
     told = []
 
-    class Listen(Reporter):
-        def dropped(self, space, fault):
-            told.append((space.config.recipe, str(fault)))
+    class Listen(Observer):
+        def dropped(self, run, fault):
+            told.append((run.recipe, str(fault)))
 
     with monkeypatch.context() as patch:
         patch.setattr(RLCD, hook, fail)
         with pytest.raises(PluginError, match="1 of 2 runs failed") as fault:
-            together(tmp_path, "rlcd:released,rlcd", reporter=Listen())
+            together(tmp_path, "rlcd:released,rlcd", observer=Listen())
     assert f"rlcd (released), seed 0: The method 'rlcd' failed in {hook}" in str(fault.value)
     assert told == [("released", f"The method 'rlcd' failed in {hook}: ZeroDivisionError: oops")]
     (survivor,) = (tmp_path / "lanes/rlcd/digits").glob("*/record.json")
@@ -164,8 +164,8 @@ def test_a_lane_that_failed_is_released(tmp_path, monkeypatch):
 
     left = []
 
-    class Look(Reporter):
-        def step(self, t, runners):
+    class Look(Observer):
+        def step(self, t):
             if t.step == 4:
                 gc.collect()
                 left.extend(bad for bad, ref in seen if ref() is not None)
@@ -173,7 +173,7 @@ def test_a_lane_that_failed_is_released(tmp_path, monkeypatch):
     monkeypatch.setattr(RLCD, "__init__", remember)
     monkeypatch.setattr(RLCD, "forward", forward)
     with pytest.raises(PluginError):
-        together(tmp_path, "rlcd:released,rlcd", epochs=1, reporter=Look())
+        together(tmp_path, "rlcd:released,rlcd", epochs=1, observer=Look())
     assert left == [False]
 
 

@@ -13,9 +13,9 @@ import torch
 from gcdbench.backbone.vit import Trunk
 from gcdbench.errors import UsageError
 from gcdbench.experiments.jobs import Job, run_jobs
-from gcdbench.prepare.plan import RunRequest
-from gcdbench.runs.execute import Place
-from gcdbench.system.observer import Reporter
+from gcdbench.prepare.environment import RunEnvironment
+from gcdbench.prepare.request import RunRequest
+from gcdbench.system.observer import Observer
 from tests.support.lanes import alone, assert_equal_runs, together
 from tests.support.runs import assert_same, start
 
@@ -74,7 +74,7 @@ def test_hyper_parameters_are_lanes_and_equal_requests_are_one_run(tmp_path, pas
         Job(f"alpha {a}", RunRequest("rlcd", "digits", seeds=(0,), epochs=1, settings={"method.alpha": a}))
         for a in (0.1, 0.2, 0.3, 0.1)
     ]
-    outcomes = run_jobs(jobs, Place(tmp_path / "runs", tmp_path, "cpu"), Reporter())
+    outcomes = run_jobs(jobs, RunEnvironment(tmp_path / "runs", tmp_path, "cpu"), Observer())
     ids = [o.records[0].run_id for o in outcomes]
     assert len(set(ids)) == 3
     assert ids[0] == ids[3]
@@ -93,17 +93,17 @@ def test_seeds_have_streams_of_their_own_unless_they_share_one(tmp_path):
     assert shared[0].run_id != own[0].run_id
 
 
-class Stop(Reporter):
+class Stop(Observer):
     """Interrupts in the second epoch."""
 
-    def step(self, t, runners):
+    def step(self, t):
         if t.epoch == 1 and t.step == 2:
             raise KeyboardInterrupt
 
 
 def test_interrupted_lanes_resume_together(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        together(tmp_path, epochs=3, reporter=Stop())
+        together(tmp_path, epochs=3, observer=Stop())
     for method in ("rlcd", "simgcd"):
         (folder,) = (tmp_path / "lanes" / method / "digits").iterdir()
         assert "stopped: KeyboardInterrupt" in (folder / "log.txt").read_text()
@@ -114,7 +114,7 @@ def test_interrupted_lanes_resume_together(tmp_path):
 def test_lanes_that_are_behind_catch_up_and_finished_ones_are_taken(tmp_path, passes):
     finished = alone(tmp_path, "rlcd", "lanes", epochs=3)
     with pytest.raises(KeyboardInterrupt):
-        alone(tmp_path, "simgcd", "lanes", epochs=3, reporter=Stop())
+        alone(tmp_path, "simgcd", "lanes", epochs=3, observer=Stop())
     stamp = (Path(finished.dir) / "record.json").stat().st_mtime_ns
     records = together(tmp_path, "rlcd,simgcd,rlcd:released", epochs=3)
     assert (Path(finished.dir) / "record.json").stat().st_mtime_ns == stamp
@@ -138,8 +138,8 @@ def test_lanes_of_different_length_and_the_release_of_finished_ones(tmp_path, mo
 
     left = []
 
-    class Count(Reporter):
-        def step(self, t, runners):
+    class Count(Observer):
+        def step(self, t):
             if t.step == 0:
                 gc.collect()
                 left.append(sum(ref() is not None for ref in alive))
@@ -147,7 +147,7 @@ def test_lanes_of_different_length_and_the_release_of_finished_ones(tmp_path, mo
     jobs = [Job(str(n), RunRequest("rlcd", "digits", seeds=(0,), settings={"train.epochs": n})) for n in (1, 2, 3)]
     with monkeypatch.context() as patch:
         patch.setattr(RLCD, "__init__", remember)
-        outcomes = run_jobs(jobs, Place(tmp_path / "runs", tmp_path, "cpu"), Count())
+        outcomes = run_jobs(jobs, RunEnvironment(tmp_path / "runs", tmp_path, "cpu"), Count())
     assert left == [3, 2, 1]
     assert [o.records[0].lanes for o in outcomes] == [3, 3, 3]
     third = start(tmp_path, "rlcd", "alone", epochs=3)[0]
@@ -160,7 +160,7 @@ def test_another_trunk_or_batch_is_another_group(tmp_path):
             Job("one", RunRequest("rlcd", "digits", seeds=(0,), epochs=1)),
             Job("two", RunRequest("simgcd", "digits", seeds=(0,), epochs=1, settings=settings)),
         ]
-        outcomes = run_jobs(jobs, Place(tmp_path / str(settings), tmp_path, "cpu"), Reporter())
+        outcomes = run_jobs(jobs, RunEnvironment(tmp_path / str(settings), tmp_path, "cpu"), Observer())
         return [o.records[0].lanes for o in outcomes]
 
     assert lanes() == [2, 2]
@@ -191,7 +191,7 @@ def test_two_names_of_one_run_count_once(tmp_path):
 
 def test_lanes_of_earlier_processes_are_remembered(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        together(tmp_path, "rlcd,simgcd", epochs=2, reporter=Stop())
+        together(tmp_path, "rlcd,simgcd", epochs=2, observer=Stop())
     assert alone(tmp_path, "rlcd", "lanes", epochs=2).lanes == 2
 
 

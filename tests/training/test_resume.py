@@ -12,7 +12,7 @@ import torch
 
 from gcdbench.contracts import Optim
 from gcdbench.errors import TrainingError
-from gcdbench.system.observer import Reporter
+from gcdbench.system.observer import Observer
 from gcdbench.toolbox.optim import CosinePerEpoch
 from gcdbench.training import checkpoint
 from tests.support.lanes import assert_resumed_equal
@@ -23,20 +23,20 @@ pytestmark = pytest.mark.usefixtures("few_digits")
 CPU = torch.device("cpu")
 
 
-class StopAt(Reporter):
+class StopAt(Observer):
     """Ctrl-C after a step, or at the first evaluation after it."""
 
     def __init__(self, epoch, step):
         self.at = (epoch, step)
 
-    def step(self, t, runners):
+    def step(self, t):
         if (t.epoch, t.step) == self.at:
             raise KeyboardInterrupt
 
 
 def stopped(tmp_path, *args, at, **more):
     with pytest.raises(KeyboardInterrupt):
-        start(tmp_path, *args, reporter=StopAt(*at), **more)
+        start(tmp_path, *args, observer=StopAt(*at), **more)
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def test_notes_of_every_part_reach_the_record(tmp_path):
     assert len([note for note in record.warnings if "threads 77 before" in note]) == 1
 
 
-def test_a_run_from_another_kind_of_device_goes_on(tmp_path):
+def test_a_run_from_another_kind_of_device_is_resumed(tmp_path):
     """The state of a GPU's random numbers is shorter; the run goes on with new ones and says so."""
     stopped(tmp_path, at=(0, 3))
     (folder,) = (tmp_path / "runs/rlcd/digits").iterdir()
@@ -216,7 +216,7 @@ def test_a_run_from_another_kind_of_device_goes_on(tmp_path):
     checkpoint.save(folder, state)
     record = start(tmp_path)[0]
     assert any("device cuda (Some GPU) before, cpu now" in note for note in record.warnings)
-    assert any("begin anew at step 5" in note for note in record.warnings)
+    assert any("are drawn again from step 5" in note for note in record.warnings)
 
 
 def test_switches_that_a_method_turns_stay_turned(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from gcdbench.contracts import Dataset
 from gcdbench.data.datasets.digits import Digits
 from gcdbench.data.splits import row_order
 from gcdbench.errors import DataError, GcdbenchError, PluginError, TrainingError
-from gcdbench.system.observer import Reporter
+from gcdbench.system.observer import Observer
 from gcdbench.training import checkpoint
 from tests.support.lanes import assert_resumed_equal
 from tests.support.runs import start
@@ -119,12 +119,12 @@ def test_memory_that_runs_out_in_the_trunk_of_a_cpu_halves_the_pass(tmp_path, mo
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("MPS backend out of memory")])
 def test_memory_that_runs_out_elsewhere_is_told_with_what_to_lower(error, tmp_path, monkeypatch):
-    from gcdbench.training import lane as runner
+    from gcdbench.runs import finish
 
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(runner, "make_record", fail)
+    monkeypatch.setattr(finish, "make_record", fail)
     with pytest.raises(TrainingError, match="Out of memory in the run of 'rlcd'. Lower"):
         start(tmp_path)
 
@@ -186,13 +186,13 @@ def sort_photos(tmp_path, **more):
     return gcdbench.run("rlcd", "folder", backbone="digits-vit", k=3, epochs=3, settings=values, **place, **more)[0]
 
 
-class Do(Reporter):
+class Do(Observer):
     """Do something after the first epoch."""
 
     def __init__(self, action):
         self.action = action
 
-    def epoch(self, t, runners):
+    def epoch(self, t):
         if t.epoch == 0:
             self.action()
 
@@ -202,7 +202,7 @@ def test_images_that_change_under_a_run_stop_it(tmp_path):
     path = tmp_path / "photos/cat/3.png"
     before, facts = path.read_bytes(), path.stat()
     with pytest.raises(DataError, match=r"The image files of Image folder \(train\) have changed since this run began"):
-        sort_photos(tmp_path, reporter=Do(lambda: path.write_bytes(before + b"more")))
+        sort_photos(tmp_path, observer=Do(lambda: path.write_bytes(before + b"more")))
     assert not list((tmp_path / "runs").rglob("record.json"))
     path.write_bytes(before)
     os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
@@ -221,7 +221,7 @@ def test_images_that_change_between_two_parts_of_a_run_stop_it(tmp_path, monkeyp
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sort_photos(tmp_path, reporter=Do(interrupt))
+        sort_photos(tmp_path, observer=Do(interrupt))
     path = tmp_path / "photos/cat/3.png"
     before = path.read_bytes()
     path.write_bytes(before + b"more")
@@ -235,7 +235,7 @@ def test_images_that_change_between_two_parts_of_a_run_stop_it(tmp_path, monkeyp
 def test_files_of_another_time_only_are_noted(tmp_path):
     photos(tmp_path / "photos")
     path = tmp_path / "photos/cat/3.png"
-    record = sort_photos(tmp_path, reporter=Do(lambda: os.utime(path, (0, 0))))
+    record = sort_photos(tmp_path, observer=Do(lambda: os.utime(path, (0, 0))))
     assert [note for note in record.warnings if "but the same sizes" in note]
 
 
@@ -253,7 +253,7 @@ def test_nothing_learnt_from_changed_images_is_kept(tmp_path, monkeypatch):
 
     kept = {p: (p.read_bytes(), p.stat()) for p in (tmp_path / "photos/cat").iterdir()}
     with pytest.raises(DataError, match="have changed since this run began"):
-        sort_photos(tmp_path, image_store=False, reporter=Do(change), checkpoint_every=0)
+        sort_photos(tmp_path, image_store=False, observer=Do(change), checkpoint_every=0)
     for other, (content, times) in kept.items():
         other.write_bytes(content)
         os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -266,14 +266,14 @@ def test_files_that_change_while_they_are_packed_leave_no_store(tmp_path, monkey
     photos(tmp_path / "photos")
     monkeypatch.setattr(images, "KEEP_BYTES", 0)
 
-    class Change(Reporter):
+    class Change(Observer):
         def working(self, name, done, total):
             if name.startswith("packing") and done == 5:
                 write_image(tmp_path / "new.png", (40, 40))
                 (tmp_path / "new.png").replace(tmp_path / "photos/unlabelled/9.png")  # readers see one or the other
 
     with pytest.raises(DataError, match="have changed while they were packed"):
-        sort_photos(tmp_path, reporter=Change())
+        sort_photos(tmp_path, observer=Change())
     assert not list((tmp_path / "cache").glob("images/*/store.json"))
     assert sort_photos(tmp_path).metrics
 
@@ -287,7 +287,7 @@ def test_an_image_that_vanishes_is_named_and_the_last_step_is_kept(tmp_path, mon
     times = {p: p.stat() for p in content}
     monkeypatch.setattr(images, "KEEP_BYTES", 0)  # read from the files whenever they are needed
     with pytest.raises(DataError, match=r"unlabelled/\d+\.png does not exist"):
-        sort_photos(tmp_path, force=True, image_store=False, reporter=Do(lambda: [path.unlink() for path in content]))
+        sort_photos(tmp_path, force=True, image_store=False, observer=Do(lambda: [path.unlink() for path in content]))
     for path, held in content.items():
         path.write_bytes(held)
         os.utime(path, ns=(times[path].st_atime_ns, times[path].st_mtime_ns))

@@ -17,10 +17,13 @@ import torch
 
 from gcdbench.analysis.experiment_file import load_experiment
 from gcdbench.contracts import Batch, Method, Progress
-from gcdbench.prepare.plan import RunRequest, plan
+from gcdbench.prepare.environment import RunEnvironment
+from gcdbench.prepare.request import RunRequest, resolve_request
+from gcdbench.prepare.run_context import build_method
+from gcdbench.prepare.shared_resources import SharedResources
 from gcdbench.prepare.token_stores import make_stores
-from gcdbench.runs.execute import Place, workspaces
-from gcdbench.system.observer import Reporter
+from gcdbench.runs.execute import open_runs
+from gcdbench.system.observer import Observer
 from gcdbench.training.batches import batches, epoch_plans
 
 
@@ -33,15 +36,15 @@ def pull(method: Method, batch: Batch, t: Progress, branch: str) -> float:
     return float(torch.sqrt(sum((g.square().sum() for g in grads), torch.zeros(()))))
 
 
-def look(label: str, request: RunRequest, place: Place) -> None:
+def look(label: str, request: RunRequest, environment: RunEnvironment) -> None:
     """One line of the table."""
-    space = next(workspaces(plan(request), place, Reporter()))
-    make_stores(space, Reporter())
-    method = space.method()
+    ctx = next(open_runs(resolve_request(request), SharedResources(environment)))
+    make_stores(ctx, Observer())
+    method = build_method(ctx)
     stage = method.stages()[0]
-    t = Progress(stage.name, 0, stage.epochs, 0, space.sampler.steps, torch.Generator())
+    t = Progress(stage.name, 0, stage.epochs, 0, ctx.sampler.steps, torch.Generator())
     rows = []
-    for _, batch in batches(space, islice(epoch_plans(space, stage, 0), 4)):
+    for _, batch in batches(ctx, islice(epoch_plans(ctx, stage, 0), 4)):
         ratio = pull(method, batch, t, "aux") / pull(method, batch, t, "main")
         with torch.no_grad():
             cls, aux, *_ = method.embed(batch.tokens)  # type: ignore[operator]
@@ -52,15 +55,15 @@ def look(label: str, request: RunRequest, place: Place) -> None:
 
 def main(root: str, weights: str) -> None:
     """The table."""
-    place = Place(Path("runs"), Path(root), "cpu")
+    environment = RunEnvironment(Path("runs"), Path(root), "cpu")
     experiment = load_experiment("cifar10-cpu-5000")
     common = {**experiment.common, "backbone.weights": weights, "method.aux_warmup": 0.0}
     print("| block | norm of CLS | norm of AUX | pull of AUX over main |\n|---|---|---|---|")
     for spread in (0.01, 0.1, 0.3, 1.0):
         settings = {**common, "method.aux_init_std": spread}
         request = RunRequest("rlcd", "cifar10", backbone=experiment.backbones[0], settings=settings)
-        look(f"fresh (starts as identity), AUX spread {spread}", request, place)
-    look("pretrained (digits-vit), AUX spread 0.01", RunRequest("rlcd", "digits"), place)
+        look(f"fresh (starts as identity), AUX spread {spread}", request, environment)
+    look("pretrained (digits-vit), AUX spread 0.01", RunRequest("rlcd", "digits"), environment)
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ def _list(kind: str | None, as_json: bool) -> None:
 
 def _replay(method: str, trajectory: Path, recipe: str | None, variant: str | None, as_json: bool) -> None:
     from gcdbench import registry
-    from gcdbench.prepare.presets import recipe_name
+    from gcdbench.config.presets import recipe_name
     from gcdbench.testing.recording import Recording
     from gcdbench.testing.trajectory import TOLERANCE, replay
 

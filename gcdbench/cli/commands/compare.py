@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gcdbench.cli.environment_options import place_options, take_place
+from gcdbench.cli.environment_options import environment_options, on_ranks
 from gcdbench.cli.formats import format_options, print_sheets
 from gcdbench.cli.options import Seeds, datasets_option, set_option
 from gcdbench.cli.output import err, note
@@ -16,8 +16,8 @@ from gcdbench.errors import ProtocolError, UsageError
 
 if TYPE_CHECKING:
     from gcdbench.analysis.compare import Comparison
-    from gcdbench.analysis.select import Selection
-    from gcdbench.runs.execute import Place
+    from gcdbench.analysis.select import Selection, Wanted
+    from gcdbench.prepare.environment import RunEnvironment
 
 
 @click.command("compare", short_help="Compare methods on finished runs.")
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--run-missing", is_flag=True, help="First train what is missing, on the same seeds for all methods.")
 @click.option("--all-setups", is_flag=True, help="Show every set-up of a method, not only the prescribed one.")
 @click.option("--paper", is_flag=True, help="Show published numbers of all methods below ours.")
-@place_options
+@environment_options
 @format_options("markdown", "latex", "json", "csv")
 def compare_command(methods: tuple[str, ...], run_missing: bool, paper: bool, fmt: str | None, **options: Any) -> None:
     """Compare METHODs on finished runs: one table per dataset and backbone.
@@ -40,11 +40,14 @@ def compare_command(methods: tuple[str, ...], run_missing: bool, paper: bool, fm
     settings it prescribes; METHOD:RECIPE, --epochs and --set choose other runs. Exit code 3 if protocols differ.
     """
     experiment, options = options["experiment"], _of_experiment(**options)
-    found = find_runs(methods, take_place(options), run_missing=run_missing, alone=paper, **options)
-    if experiment is not None:
-        found = [_named_without(selection, options["common"]) for selection in found]
-    told = None if experiment is None else f"All runs have the common settings of the experiment {experiment}."
-    show(found, options["datasets"], paper, options["backbone"], fmt, told)
+    common, all_setups = options["common"], options.pop("all_setups")
+    with on_ranks(options) as environment:
+        wanted = wanted_of(options)
+        found = find_runs(methods, environment, wanted, run_missing=run_missing, all_setups=all_setups, alone=paper)
+        if experiment is not None:
+            found = [_named_without(selection, common) for selection in found]
+        remark = None if experiment is None else f"All runs have the common settings of the experiment {experiment}."
+        show(found, options["datasets"], paper, options["backbone"], fmt, remark)
 
 
 def _of_experiment(experiment: str | None, **options: Any) -> dict[str, Any]:
@@ -70,41 +73,36 @@ def _named_without(selection: Selection, common: Mapping[str, Any]) -> Selection
     return replace(selection, setups=tuple(setups))
 
 
+def wanted_of(options: Mapping[str, Any]) -> Wanted:
+    """The conditions that options make on runs."""
+    from gcdbench import registry
+    from gcdbench.analysis.select import Wanted
+    from gcdbench.config.coercion import parse_assignment
+
+    settings = {**(options.get("common") or {}), **dict(parse_assignment(a) for a in options["assignments"])}
+    if options["epochs"] is not None:
+        settings["train.epochs"] = options["epochs"]
+    names = tuple(dict.fromkeys(registry.canonical("dataset", d) for d in options["datasets"]))
+    return Wanted(names, options["backbone"], options["seeds"], settings)
+
+
 def find_runs(
     methods: tuple[str, ...],
-    place: Place,
+    environment: RunEnvironment,
+    wanted: Wanted,
     *,
-    datasets: tuple[str, ...],
-    backbone: str | None,
-    seeds: tuple[int, ...] | None,
-    epochs: int | None,
-    assignments: tuple[str, ...],
-    all_setups: bool,
-    common: Mapping[str, Any] | None = None,
     run_missing: bool = False,
+    all_setups: bool = False,
     alone: bool = False,
 ) -> list[Selection]:
-    """What the options mean: the set-ups to compare, trained first where that is asked for."""
-    from gcdbench import registry
-    from gcdbench.analysis.select import Contestant, Wanted
+    """The set-ups to compare, trained first where that is asked for."""
     from gcdbench.cli.progress import show_progress
-    from gcdbench.config.coercion import parse_assignment
+    from gcdbench.config.method_ref import MethodRef
     from gcdbench.experiments.comparison_runs import gather
 
-    settings = {**(common or {}), **dict(parse_assignment(a) for a in assignments)}
-    if epochs is not None:
-        settings["train.epochs"] = epochs
-    names = tuple(dict.fromkeys(registry.canonical("dataset", d) for d in datasets))
+    refs = list(dict.fromkeys(MethodRef.parse(m) for m in methods))
     with show_progress() as display:
-        return gather(
-            list(dict.fromkeys(Contestant.parse(m) for m in methods)),
-            Wanted(names, backbone, seeds, settings),
-            place,
-            display,
-            run_missing=run_missing,
-            all_setups=all_setups,
-            alone=alone,
-        )
+        return gather(refs, wanted, environment, display, run_missing=run_missing, all_setups=all_setups, alone=alone)
 
 
 def show(
@@ -113,7 +111,7 @@ def show(
     paper: bool,
     backbone: str | None,
     fmt: str | None,
-    told: str | None = None,
+    remark: str | None = None,
 ) -> None:
     """Print the tables, with a sentence below them; results that do not compare are told after the others, with exit
     code 3."""
@@ -150,8 +148,8 @@ def show(
         p for p in published_places(tables) if p[0] in empty and (backbone is None or short_name(backbone) == p[1])
     ]
     sheets = [compare_sheet(c, rows) for c, rows in comparisons]
-    if told is not None:
-        sheets = [replace(sheet, caption=(*sheet.caption, told)) for sheet in sheets]
+    if remark is not None:
+        sheets = [replace(sheet, caption=(*sheet.caption, remark)) for sheet in sheets]
     sheets += [published_sheet(*place, published_rows(tables, *place)) for place in alone]
 
     def data() -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gcdbench.cli.environment_options import cache_option, take_place
+from gcdbench.cli.environment_options import cache_option, take_environment
 from gcdbench.cli.options import data_root_option, device_option, set_option
 from gcdbench.cli.output import json_option, out, print_json, print_table
 
@@ -43,19 +43,13 @@ def estimate_k_command(
 
     from gcdbench.cli.progress import Display
     from gcdbench.config.coercion import parse_assignment
-    from gcdbench.prepare.estimate_alone import estimate_alone
+    from gcdbench.experiments.estimate_classes import EstimateRequest, estimate_classes
 
-    place = take_place({**options, "runs": Path("runs")})
+    environment = take_environment({**options, "runs": Path("runs")})
     settings = dict(parse_assignment(a) for a in assignments)
+    request = EstimateRequest(dataset, estimator, backbone, largest, force, settings)
     with Display() as display:
-        answer = estimate_alone(
-            *(dataset, estimator, place),
-            backbone=backbone,
-            largest=largest,
-            again=force,
-            settings=settings,
-            reporter=display,
-        )
+        answer = estimate_classes(request, environment, display)
     found, split = answer.found, answer.data.split
     if as_json:
         facts = {"dataset": answer.config.dataset, "backbone": answer.config.backbone.name}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,20 +16,17 @@ from gcdbench.cli.options import PathType
 def job_command(file: Path) -> None:
     """Make the runs of one job of a sweep: FILE is what `gcdbench sweep` has written.
 
-    Launchers call this on the machine a job was brought to. Given again, it goes on where it was.
+    Launchers call this on the machine a job was brought to. Given again, it resumes where it was.
     """
+    from gcdbench.cli.progress import show_progress
     from gcdbench.experiments.job_file import JobFile
+    from gcdbench.experiments.job_worker import work
 
     job = JobFile.read(file)
-
-    def work_on_it() -> None:
-        from gcdbench.cli.progress import show_progress
-        from gcdbench.experiments.job_worker import work
-        from gcdbench.system.parallel.join import current
-
+    options: dict[str, Any] = {"gpus": job.environment.gpus, "device": job.environment.device}
+    options |= {"runs": Path(job.environment.runs), "data_root": None}
+    with on_ranks(options) as environment:
         with show_progress() as display:
-            records = work(job, file, current(), display)
+            records = work(job, file, environment.ranks, display)
         for record in records:
             click.echo(f"{record.method} ({record.recipe}) on {record.dataset}, seed {record.seed}: {record.dir}")
-
-    on_ranks(job.place.gpus, job.place.device, work_on_it)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gcdbench.cli.environment_options import take_place
+from gcdbench.cli.environment_options import take_environment
 from gcdbench.cli.options import (
     PathType,
     Seeds,
@@ -98,12 +98,13 @@ def _compare_page(names: tuple[str, ...], source: Source, *, paper: bool, **opti
     from gcdbench.analysis.compare import compare
     from gcdbench.analysis.compare_table import published_rows
     from gcdbench.analysis.published import published_tables
-    from gcdbench.cli.commands.compare import find_runs
+    from gcdbench.cli.commands.compare import find_runs, wanted_of
     from gcdbench.cli.output import note
     from gcdbench.report.build import compare_page
 
     options |= {"data_root": source.root, "device": source.device}
-    found = find_runs(names, take_place(options), **options)
+    environment, all_setups = take_environment(options), options["all_setups"]
+    found = find_runs(names, environment, wanted_of(options), all_setups=all_setups)
     tables = published_tables(note) if paper else {}
     rows = [published_rows(tables, s.dataset, s.backbone) if paper else None for s in found]
     return compare_page([(compare(s.setups), r) for s, r in zip(found, rows, strict=True)], source)
@@ -115,12 +116,12 @@ def _study_page(names: tuple[str, ...], source: Source, *, paper: bool, all_setu
     from gcdbench.cli.commands.table import asked_for
     from gcdbench.experiments.study_runs import make_studies
     from gcdbench.report.build import study_page
-    from gcdbench.system.observer import Reporter
+    from gcdbench.system.observer import Observer
 
     experiment = load_experiment(names[0])
     options |= {"data_root": source.root, "device": source.device}
-    place, asked = take_place(options), asked_for(**options)
-    studies, _ = make_studies(experiment, asked, place, Reporter(), train=False)
+    environment, asked = take_environment(options), asked_for(**options)
+    studies, _ = make_studies(experiment, asked, environment, Observer(), train=False)
     if experiment.kind == "runs" and not any(line.records for study in studies for line in study.lines):
         raise UsageError(f"No run of '{experiment.name}' is finished yet: run `gcdbench table {names[0]}` first.")
     for study in studies:

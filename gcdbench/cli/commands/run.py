@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from gcdbench.cli.environment_options import place_options, take_place
+from gcdbench.cli.environment_options import environment_options, on_ranks
 from gcdbench.cli.options import ClassNumber, PathType, Seeds, set_option
 from gcdbench.cli.output import json_option
 
@@ -38,14 +38,14 @@ from gcdbench.cli.output import json_option
     help="Keep trunk tokens of evaluation views on disk; fp32 is exact, the others round.",
 )
 @click.option(
-    "--train-views", type=click.IntRange(1), help="Train on so many stored views of each image. Fast, not exact."
+    "--train-views", type=click.IntRange(1), help="Train on this many stored views of each image. Fast, not exact."
 )
 @click.option(
     "--on-bad-image",
     type=click.Choice(["stop", "skip"]),
     help="Stop at an image that cannot be read, or leave it out and list it.  [default: stop]",
 )
-@place_options
+@environment_options
 @click.option(
     "--track",
     multiple=True,
@@ -65,34 +65,29 @@ def run_command(
 ) -> None:
     """Train a method on a dataset and score it, once per seed. Several methods share the work of the trunk.
 
-    A finished run is shown, an unfinished one continued. Values are resolved from the defaults, the recipe's
+    A finished run is shown, an unfinished one resumed. Values are resolved from the defaults, the recipe's
     preset, --config, --set and the options, in this order.
     """
     from gcdbench.cli.progress import show_progress
     from gcdbench.cli.run_output import print_plans, print_results
     from gcdbench.config.coercion import parse_assignment
-    from gcdbench.prepare.plan import RunRequest, plan
-    from gcdbench.prepare.shared_resources import Cache
+    from gcdbench.prepare.request import RunRequest
     from gcdbench.records.trackers import check_names
-    from gcdbench.runs.dry_run import describe_plan
-    from gcdbench.runs.execute import all_records, distinct, execute_all, workspaces
+    from gcdbench.runs.dry_run import describe_requests
+    from gcdbench.runs.execute import ExecuteOptions, all_records, execute
 
     check_names(track)
-    place = take_place(options)
-    request = RunRequest(settings=dict(parse_assignment(a) for a in assignments), **options)
-    planned = [plan(one) for one in request.each()]
-    display, cache = show_progress(), Cache()
-    # What a plugin prints is not the answer.
-    with display, redirect_stdout(sys.stderr) if as_json else nullcontext():
-        spaces = place.ranks.together(
-            lambda: distinct(space for one in planned for space in workspaces(one, place, display, cache, force))
-        )
+    with on_ranks(options, alone=dry_run) as environment:
+        request = RunRequest(settings=dict(parse_assignment(a) for a in assignments), **options)
+        # What a plugin prints is not the answer.
+        with show_progress() as display, redirect_stdout(sys.stderr) if as_json else nullcontext():
+            if dry_run:
+                plans = describe_requests(request.each(), environment, display, force)
+            else:
+                results = execute(request.each(), environment, display, ExecuteOptions(force, track))
         if dry_run:
-            plans = [describe_plan(space, place.runs) for space in spaces]
-        else:
-            results = execute_all(spaces, place, display, force, track)
-    if dry_run:
-        print_plans(plans, as_json)
-        return
-    print_results([r.record for r in results if r.record is not None], as_json)
-    all_records(results)  # whatever failed is told after the results of what did not
+            print_plans(plans, as_json)
+            return
+        once = {r.record.run_id: r.record for r in results if r.record is not None}
+        print_results(list(once.values()), as_json)
+        all_records(results)  # whatever failed is reported after the results of what did not

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gcdbench.cli.commands.table import asked_for, show_studies
-from gcdbench.cli.environment_options import take_place, where_options
+from gcdbench.cli.environment_options import take_environment, where_options
 from gcdbench.cli.formats import format_options
 from gcdbench.cli.options import Finite, Seeds, datasets_option, set_option
 from gcdbench.cli.output import err, print_json
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gcdbench.experiments.monitor import Followed
     from gcdbench.experiments.study_runs import Asked
     from gcdbench.experiments.sweep_plan import SweepPlan
-    from gcdbench.runs.execute import Place
+    from gcdbench.runs.execute import RunEnvironment
 
 RESOURCES = {"gpus_per_job": "gpus", "cpus_per_job": "cpus", "memory_per_job": "memory_gb", "minutes": "minutes"}
 """Options and what they set."""
@@ -80,9 +80,9 @@ def sweep_command(
     resources = Resources(**given)
     if resources.gpus and options["device"] == "cpu":
         raise UsageError(f"--gpus-per-job is {resources.gpus:g}, but runs are to be made on the CPU.")
-    place, asked = take_place(options), asked_for(**options)
-    plan, jobs = _sweep(experiment, asked, place, chosen, resources, retries, retry_failed)
-    _show(experiment, asked, place, fmt)
+    environment, asked = take_environment(options), asked_for(**options)
+    plan, jobs = _sweep(experiment, asked, environment, chosen, resources, retries, retry_failed)
+    _show(experiment, asked, environment, fmt)
     _verdict(plan, jobs)
 
 
@@ -111,7 +111,7 @@ def _launcher(name: str, settings: tuple[str, ...]) -> tuple[type[Launcher], Any
 def _sweep(
     experiment: Experiment,
     asked: Asked,
-    place: Place,
+    environment: RunEnvironment,
     chosen: tuple[type[Launcher], Any],
     resources: Resources,
     retries: int,
@@ -119,60 +119,60 @@ def _sweep(
 ) -> tuple[SweepPlan, list[Followed]]:
     """Plan, show the plan, run and follow."""
     from gcdbench.cli.sweep_output import JobTable, print_plan
-    from gcdbench.experiments.job_file import JobPlace
+    from gcdbench.experiments.job_file import JobEnvironment
     from gcdbench.experiments.monitor import follow, sole, write_jobs
     from gcdbench.experiments.sweep_plan import sweep_folder
     from gcdbench.system.plugin_call import plugin_call
 
-    runs = place.runs.absolute()
-    place = dataclasses.replace(place, runs=runs, root=place.root.absolute())
+    runs = environment.runs.absolute()
+    environment = dataclasses.replace(environment, runs=runs, root=environment.root.absolute())
     folder = sweep_folder(experiment, runs)
     with sole(folder, lambda text: err().print(text, markup=False)):
-        planned = _planned(experiment, asked, place, retry_failed)
+        planned = _planned(experiment, asked, environment, retry_failed)
         if not planned.jobs:
             print_plan(planned, None)
             return planned, []
         with plugin_call(chosen[0].name, "__init__", kind="launcher"):
-            launcher = chosen[0](chosen[1], resources, place.device, folder)
+            launcher = chosen[0](chosen[1], resources, environment.device, folder)
         print_plan(planned, launcher.resources)
         # What a launcher's library prints (Ray does, of workers that died) is not the answer.
         with JobTable(err()) as table, redirect_stdout(sys.stderr):
-            jobs = write_jobs(planned.jobs, _job_place(place, launcher.resources, JobPlace), folder)
+            jobs = write_jobs(planned.jobs, _job_place(environment, launcher.resources, JobEnvironment), folder)
             follow(jobs, launcher, table.show, retries)
     return planned, jobs
 
 
-def _planned(experiment: Experiment, asked: Asked, place: Place, retry_failed: bool) -> SweepPlan:
+def _planned(experiment: Experiment, asked: Asked, environment: RunEnvironment, retry_failed: bool) -> SweepPlan:
     """What there is to make. Data and weights are only looked at: what jobs compute on is their machines' business."""
     from gcdbench.cli.progress import Display
     from gcdbench.experiments.sweep_plan import plan_sweep
 
     with Display() as display:
-        return plan_sweep(experiment, asked, dataclasses.replace(place, device="cpu"), display, retry_failed)
+        return plan_sweep(experiment, asked, dataclasses.replace(environment, device="cpu"), display, retry_failed)
 
 
-def _job_place(place: Place, resources: Resources, kind: Any) -> Any:
+def _job_place(environment: RunEnvironment, resources: Resources, kind: Any) -> Any:
     return kind(
-        runs=str(place.runs),
-        data_root=str(place.root),
-        cache=str(place.shelf.root.absolute()),
-        device=place.device,
+        runs=str(environment.runs),
+        data_root=str(environment.root),
+        cache=str(environment.store_options.root.absolute()),
+        device=environment.device,
         gpus=max(1, int(resources.gpus or 0)),
-        workers=place.workers,
-        image_store=place.shelf.packs,
-        lanes=place.lanes,
-        checkpoint_every=place.checkpoint_every,
+        workers=environment.workers,
+        image_store=environment.store_options.packs,
+        lanes=environment.lanes,
+        checkpoint_every=environment.checkpoint_every,
     )
 
 
-def _show(experiment: Experiment, asked: Asked, place: Place, fmt: str | None) -> None:
+def _show(experiment: Experiment, asked: Asked, environment: RunEnvironment, fmt: str | None) -> None:
     """The table of the experiment from what is there now."""
     from gcdbench.experiments.study_runs import make_studies
-    from gcdbench.system.observer import Reporter
+    from gcdbench.system.observer import Observer
 
     # Nothing is computed here, whatever the runs are made on.
-    here = dataclasses.replace(place, device="cpu")
-    studies, _ = make_studies(experiment, asked, here, Reporter(), train=False)
+    here = dataclasses.replace(environment, device="cpu")
+    studies, _ = make_studies(experiment, asked, here, Observer(), train=False)
     show_studies(studies, fmt)
 
 
@@ -210,12 +210,12 @@ def _dry_run(
 
     if fmt not in (None, "json", "markdown"):
         raise UsageError(f"--dry-run prints for a person, as --markdown or as --json, not as --{fmt}.")
-    place, asked = take_place(options), asked_for(**options)
+    environment, asked = take_environment(options), asked_for(**options)
     if fmt is None:
-        print_plan(_planned(experiment, asked, place, retry_failed), None)
+        print_plan(_planned(experiment, asked, environment, retry_failed), None)
     assumed = Assumptions() if tflops is None else Assumptions(tflops=tflops)
     with err().status("counting operations"):
-        cost = cost_of(experiment, asked, place, assumed)
+        cost = cost_of(experiment, asked, environment, assumed)
     if fmt == "json":
         print_json(cost.as_dict())
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gcdbench.cli.environment_options import place_options, take_place
+from gcdbench.cli.environment_options import environment_options, on_ranks
 from gcdbench.cli.formats import format_options, print_sheets
 from gcdbench.cli.options import Seeds, datasets_option, set_option
 from gcdbench.cli.output import out, print_json, print_table
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gcdbench.analysis.study import Study
     from gcdbench.experiments.jobs import PlannedRun
     from gcdbench.experiments.study_runs import Asked
-    from gcdbench.runs.execute import Place
+    from gcdbench.runs.execute import RunEnvironment
 
 
 @click.command("table", short_help="Make a table or study of a paper.")
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 @click.option("--seed", "seeds", type=Seeds(), help="Seeds: 0 or 0,1,2 or 0-4 (default: the experiment's).")
 @click.option("--epochs", type=int, help="Number of epochs of every run.")
 @set_option
-@place_options
+@environment_options
 @click.option("--dry-run", is_flag=True, help="Say what would be run and how long it would take, then stop.")
 @click.option("--recorded", is_flag=True, help="Train nothing: only records in --runs, for which no data is needed.")
 @format_options("markdown", "latex", "json", "csv")
 def table_command(name: str, dry_run: bool, recorded: bool, fmt: str | None, **options: Any) -> None:
     """Make a table or study of a paper: NAME is an experiment (`gcdbench list experiments`) or its TOML file.
 
-    Runs what is missing, continues what is unfinished, and prints our numbers beside the published ones. A method
+    Runs what is missing, resumes what is unfinished, and prints our numbers beside the published ones. A method
     that is not installed is shown with its published numbers only.
     """
     from gcdbench.analysis.experiment_file import load_experiment
@@ -43,17 +43,18 @@ def table_command(name: str, dry_run: bool, recorded: bool, fmt: str | None, **o
     from gcdbench.experiments.study_runs import make_studies
 
     experiment = load_experiment(name)
-    place, asked = take_place(options), asked_for(**options)
     if dry_run and recorded:
-        raise UsageError("--recorded trains nothing, so there is nothing that --dry-run could tell.")
-    if dry_run:
-        _dry_run(experiment, asked, place, fmt)
-        return
-    with show_progress() as display:
-        studies, faults = make_studies(experiment, asked, place, display, recorded=recorded)
-    show_studies(studies, fmt)
-    if faults:
-        raise type(faults[0])(f"{len(faults)} rows failed; the notes below the table say why.")
+        raise UsageError("--recorded trains nothing, so there is nothing that --dry-run could show.")
+    with on_ranks(options, alone=dry_run) as environment:
+        asked = asked_for(**options)
+        if dry_run:
+            _dry_run(experiment, asked, environment, fmt)
+            return
+        with show_progress() as display:
+            studies, faults = make_studies(experiment, asked, environment, display, recorded=recorded)
+        show_studies(studies, fmt)
+        if faults:
+            raise type(faults[0])(f"{len(faults)} rows failed; the notes below the table say why.")
 
 
 def asked_for(
@@ -95,14 +96,14 @@ def show_studies(studies: Sequence[Study], fmt: str | None) -> None:
         raise ProtocolError("\n".join(refused))
 
 
-def _dry_run(experiment: Experiment, asked: Asked, place: Place, fmt: str | None) -> None:
+def _dry_run(experiment: Experiment, asked: Asked, environment: RunEnvironment, fmt: str | None) -> None:
     from gcdbench.cli.progress import show_progress
     from gcdbench.experiments.study_runs import installed_rows, plan_studies
 
     if fmt not in (None, "json"):
         raise UsageError(f"--dry-run prints for a person or as --json, not as --{fmt}.")
     with show_progress() as display:
-        planned, faults = plan_studies(experiment, asked, place, display)
+        planned, faults = plan_studies(experiment, asked, environment, display)
     missing = [row.label for row in experiment.rows if row not in installed_rows(experiment)]
     if fmt == "json":
         told = {label: str(fault) for label, fault in faults.items()}

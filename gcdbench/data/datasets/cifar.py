@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from gcdbench.contracts import ClassSplit, Dataset, Expected, Index
+from gcdbench.contracts import Archive, ClassSplit, Dataset, Expected, Index
 from gcdbench.data.class_lists import published_split
 from gcdbench.data.data_root import find_folder, missing
 from gcdbench.data.datasets.files import stat_hash
-from gcdbench.data.fetch import Archive
 from gcdbench.data.formats.restricted_pickle import load_batch
 from gcdbench.errors import DataError
 

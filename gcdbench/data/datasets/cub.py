@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from gcdbench.contracts import ClassSplit, Expected, Index
+from gcdbench.contracts import Archive, ClassSplit, Expected, Index
 from gcdbench.data.class_lists import published_split
 from gcdbench.data.data_root import find_folder, missing
 from gcdbench.data.datasets.files import FileDataset, make_index, read_lines
-from gcdbench.data.fetch import Archive
 from gcdbench.errors import DataError
 
 CLASSES = 200

@@ -28,7 +28,7 @@ _WIDTH = 8
 
 
 @dataclass(eq=False)
-class Ranks:
+class Communicator:
     """This process among those of the run.
 
     Calls that talk to others must be made by all ranks, in the same order. Small things of the host go through
@@ -45,6 +45,8 @@ class Ranks:
     watch: Watch | None = None
     traffic: Counter[str] = field(default_factory=Counter)
     """Bytes so far: `gathered` (read-outs and features that every rank has in the end), `averaged` (gradients)."""
+    _settled: BaseException | None = None
+    """The last fault that all ranks know of."""
     messages: int = 0
     """Tensors sent so far; ranks that have sent different numbers of them are out of step for ever."""
 
@@ -143,8 +145,9 @@ class Ranks:
             if len({head[1] for head in found}) > 1:
                 raise RankLost(f"Rank {source} of {self.size} has failed alone, and the others wait for it: {text}")
             if fault is None:
-                raise _settled(error_like(name, f"{text} (Rank {source} of {self.size}.)", int(code)))
-            _settled(fault)
+                fault = self._settled = error_like(name, f"{text} (Rank {source} of {self.size}.)", int(code))
+                raise fault
+            self._settled = fault
         elif len({(head[1], head[2]) for head in found}) > 1:
             raise RankLost("The processes of this run are out of step: one of them has done something else.")
         return [head[3:] for head in found]
@@ -216,20 +219,33 @@ class Ranks:
 
     def settle(self, fault: Exception | None) -> None:
         """Where each rank has done its part: if one of them failed, those that did not raise its fault."""
-        if not self.alone and not is_settled(fault):
+        if not self.alone and not self.is_settled(fault):
             self._meet(SETTLE, fault=fault)
 
-    def together(self, action: Callable[[], Value]) -> Value:
-        """Do something on all ranks; what fails on one fails on all."""
+    def is_settled(self, fault: BaseException | None) -> bool:
+        """Whether all ranks know of a fault, or of the one behind it."""
+        while fault is not None:
+            if fault is self._settled:
+                return True
+            fault = fault.__cause__
+        return False
+
+    @contextmanager
+    def agreeing(self) -> Iterator[None]:
+        """What is done inside is done on all ranks; what fails on one fails on all."""
         try:
-            value = action()
+            yield
         except RankLost:
             raise
         except Exception as fault:
             self.settle(fault)
             raise
         self.settle(None)
-        return value
+
+    def together(self, action: Callable[[], Value]) -> Value:
+        """Do something on all ranks; what fails on one fails on all."""
+        with self.agreeing():
+            return action()
 
     def close(self, code: int = 0, sentence: str = "") -> None:
         """This rank ends; the others must know whether that is well."""
@@ -240,7 +256,7 @@ class Ranks:
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """One function under its newer and its older name."""
 
-ALONE = Ranks()
+ALONE = Communicator()
 """One process."""
 
 _FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -276,18 +292,3 @@ def error_like(name: str, text: str, code: int = 1) -> GcdbenchError:
     found = kind(text) if isinstance(kind, type) and issubclass(kind, GcdbenchError) else GcdbenchError(text)
     found.exit_code = code
     return found
-
-
-def is_settled(fault: BaseException | None) -> bool:
-    """Whether all ranks know of a fault, or of the one behind it."""
-    while fault is not None:
-        if getattr(fault, "settled", False):
-            return True
-        fault = fault.__cause__
-    return False
-
-
-def _settled(fault: Any) -> Any:
-    """All ranks know of it."""
-    fault.settled = True
-    return fault

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from gcdbench.errors import PluginError
-from gcdbench.system.parallel.communicator import Ranks
+from gcdbench.system.parallel.communicator import Communicator
 
-_batch: ContextVar[tuple[Ranks, int] | None] = ContextVar("batch", default=None)
-_everywhere: tuple[Ranks, int] | None = None
+_batch: ContextVar[tuple[Communicator, int] | None] = ContextVar("batch", default=None)
+_everywhere: tuple[Communicator, int] | None = None
 """The same for threads of this process that know nothing of it: autograd's own, where parts may be computed again."""
 
 
 @contextmanager
-def shared_batch(ranks: Ranks, rows: int) -> Iterator[None]:
+def shared_batch(ranks: Communicator, rows: int) -> Iterator[None]:
     """Inside, every rank has tokens of its share of a batch of so many rows."""
     if ranks.alone:
         yield
@@ -63,7 +63,7 @@ class _Whole(torch.autograd.Function):
     each keeps the gradient of its own rows; times the number of ranks, because gradients are averaged afterwards."""
 
     @staticmethod
-    def forward(ctx: Any, local: Tensor, ranks: Ranks, rows: int) -> Tensor:
+    def forward(ctx: Any, local: Tensor, ranks: Communicator, rows: int) -> Tensor:
         mine, most = ranks.share(rows), -(-rows // ranks.size)
         views = len(local) // mine
         ctx.ranks, ctx.rows, ctx.views = ranks, rows, views

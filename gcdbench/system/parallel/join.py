@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from gcdbench.errors import GcdbenchError, Terminated, UsageError
-from gcdbench.system.parallel.communicator import ALONE, Ranks
+from gcdbench.system.parallel.communicator import ALONE, Communicator
 from gcdbench.system.parallel.liveness import Watch
 from gcdbench.system.parallel.spawn import STORE, gpu_number, launched
 
@@ -21,18 +22,18 @@ MESSAGE_MINUTES = 30
 """A message between GPUs that takes longer than this has been lost. Before each, all hosts have said they are there."""
 LEAVE_SECONDS = 5.0
 """How long a rank that has failed waits for its groups to end."""
-_current: Ranks | None = None
+_current: Communicator | None = None
 _joined = 0
 """How often this process has joined others."""
 
 
-def current() -> Ranks:
+def current() -> Communicator:
     """The ranks this process belongs to."""
     return _current or ALONE
 
 
 @contextmanager
-def joined(device: str = "auto") -> Iterator[Ranks]:
+def joined(device: str = "auto") -> Iterator[Communicator]:
     """Join the other ranks, if a launcher has started some; leave them at the end, telling them how it went."""
     global _current
     if _current is not None or not launched():
@@ -43,7 +44,7 @@ def joined(device: str = "auto") -> Iterator[Ranks]:
         yield ranks
         ranks.largest([0])  # nobody leaves while another one still works
     except BaseException as fault:
-        if getattr(fault, "agreed", False) and not ranks.first and ranks.watch is not None:
+        if isinstance(fault, Terminated) and fault.agreed and not ranks.first and ranks.watch is not None:
             ranks.watch.await_first()  # which saves the run
         ranks.close(*_last_words(fault))
         _leave()
@@ -66,7 +67,7 @@ def _leave() -> None:
     leaving.join(LEAVE_SECONDS)
 
 
-def _join(device: str) -> Ranks:
+def _join(device: str) -> Communicator:
     global _joined
     on_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
     if device == "mps":
@@ -95,7 +96,7 @@ def _join(device: str) -> Ranks:
     except (RuntimeError, ValueError) as fault:
         first = (str(fault).strip().splitlines() or [type(fault).__name__])[0]
         raise GcdbenchError(f"The processes of this run cannot find each other: {first}") from fault
-    ranks = Ranks(dist.get_rank(), dist.get_world_size(), place, control)
+    ranks = Communicator(dist.get_rank(), dist.get_world_size(), place, control)
     watch = Watch(ranks.rank, ranks.size)
     host = os.environ["MASTER_ADDR"]
     try:
@@ -122,7 +123,7 @@ def _store() -> tuple[Any, int, int]:
 def _last_words(fault: BaseException) -> tuple[int, str]:
     if isinstance(fault, GcdbenchError):
         return fault.exit_code, str(fault)
-    if isinstance(fault, Terminated):
+    if isinstance(fault, Terminated) and fault.number != signal.SIGINT:
         return fault.exit_code, "it was asked to end."
     if isinstance(fault, KeyboardInterrupt):
         return 130, "it was interrupted."

@@ -15,11 +15,11 @@ from gcdbench.data.checked_dataset import OpenedDataset, open_dataset
 from gcdbench.data.data_root import data_root
 from gcdbench.data.splits import index_hash, make_split
 from gcdbench.errors import DataError, PluginError
-from gcdbench.evaluation.cluster_accuracy import v2
 from gcdbench.prepare.opened_data import open_data
-from gcdbench.prepare.pool import training_pool
+from gcdbench.prepare.pool import PoolOptions, training_pool
 from gcdbench.testing.kit import Failed, NotApplicable, check
 from gcdbench.testing.positions import CHEATS, chance
+from gcdbench.toolbox.cluster_accuracy import v2
 
 SAMPLE = 12
 """Images of each part that are opened."""
@@ -185,7 +185,7 @@ def position_says_nothing(subject: Any) -> None:
     num_base, classes = len(data.split.base), data.split.num_classes
     judged = 0
     for rows in ("unlabelled", "test") if with_test else ("unlabelled",):
-        pool = training_pool(data, _NoImages(), 64, 0, rows)  # type: ignore[arg-type]
+        pool = training_pool(data, _NoImages(), PoolOptions(64), rows)  # type: ignore[arg-type]
         asked = pool.queries.index
         target = data.numbered.target[asked] if rows == "unlabelled" else data.test_target()[data.order["test"]]
         for what, cheat in CHEATS.items():

@@ -91,7 +91,7 @@ def inputs_are_not_changed(subject: Any) -> None:
     "evaluator",
     "names-do-not-matter",
     explains="A number that is compared between methods (headline) does not depend on how novel clusters are numbered.",
-    fix="Match clusters to classes first (gcdbench.evaluation.cluster_accuracy.assign).",
+    fix="Match clusters to classes first (gcdbench.toolbox.cluster_accuracy.assign).",
     needs=("deterministic",),
 )
 def names_of_clusters_do_not_matter(subject: Any) -> None:

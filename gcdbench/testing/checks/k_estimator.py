@@ -11,10 +11,10 @@ import torch
 
 from gcdbench.config.resolve import Layer, RunConfig, resolve
 from gcdbench.contracts import Dataset
+from gcdbench.prepare.environment import RunEnvironment, StoreOptions
 from gcdbench.prepare.estimate_k import Estimated, estimate_with
-from gcdbench.prepare.plan import dataset_layer
-from gcdbench.prepare.shared_resources import Cache
-from gcdbench.prepare.token_stores import Shelf
+from gcdbench.prepare.request import dataset_layer
+from gcdbench.prepare.shared_resources import SharedResources
 from gcdbench.system.device import Compute
 from gcdbench.testing.easy import NUM_BASE, EasyDigits, ShuffledDigits
 from gcdbench.testing.kit import Failed, check
@@ -32,13 +32,12 @@ def _estimate(subject: Any, dataset: type[Dataset] = EasyDigits, largest: int = 
     config: RunConfig = resolve(
         method="", dataset="digits", recipe="", seed=0, method_config=_Nothing, layers=layers
     ).config
-    cache, shelf = Cache(), Shelf(Path(tempfile.gettempdir()), packs=False)
-    data = cache.data(dataset, Path("."), config.data, False)
-    network, info = cache.backbone(config.backbone, config.views.crop, 0)
-    compute = Compute(torch.device("cpu"), "fp32")
-    source = cache.source(data, network, config.views, compute, config.store, shelf, 256, False, 0)
+    stores = StoreOptions(Path(tempfile.gettempdir()), packs=False)
+    shared = SharedResources(RunEnvironment(root=Path("."), device="cpu", workers=0, store_options=stores))
+    data = shared.data(dataset, config.data, False)
+    ready = shared.opened(config, data, Compute(torch.device("cpu"), "fp32"))
     with tempfile.TemporaryDirectory() as kept:
-        return estimate_with(subject.plugin, config, data, network, info, source, Path(kept), largest)
+        return estimate_with(subject.plugin, config, data, ready, Path(kept), largest)
 
 
 @check(

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gcdbench.evaluation.cluster_accuracy import v2
 from gcdbench.testing.kit import Failed, check
+from gcdbench.toolbox.cluster_accuracy import v2
 
 EPOCHS = 6
 DRAWS = 200
@@ -23,9 +23,9 @@ DRAWS = 200
 )
 def beats_chance(lab: Any) -> None:
     """Cluster accuracy against random answers."""
-    space = lab.space(settings={"train.epochs": EPOCHS})
-    answer = lab.train(space)[0].prediction.cluster
-    truth = space.truth("unlabelled")
+    ctx = lab.ctx(settings={"train.epochs": EPOCHS})
+    answer = lab.train(ctx)[0].prediction.cluster
+    truth = ctx.truth("unlabelled")
     assert truth is not None
     random = np.random.default_rng(0)
     lucky = max(

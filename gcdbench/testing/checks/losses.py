@@ -11,11 +11,12 @@ from torch import Tensor
 
 from gcdbench.backbone.load import on_meta
 from gcdbench.contracts import Batch, Losses, Task, Term, Traits
+from gcdbench.prepare.run_context import build_method
 from gcdbench.system.plugin_call import plugin_call
 from gcdbench.system.seeding import AmbientStream
 from gcdbench.system.state_diff import difference
 from gcdbench.testing.kit import Failed, check
-from gcdbench.training.method_trainer import Lane
+from gcdbench.training.method_trainer import MethodTrainer
 
 
 @check(
@@ -32,17 +33,17 @@ def builds(lab: Any) -> None:
         raise Failed("traits is no gcdbench.Traits")
     if not lab.cls.recipes or not all(isinstance(recipe, str) for recipe in lab.cls.recipes):
         raise Failed("recipes must name at least one variant")
-    space = lab.usual
-    one, two = space.method(), space.method()
+    ctx = lab.usual
+    one, two = build_method(ctx), build_method(ctx)
     changed = difference(one.state_dict(), two.state_dict(), "weights")
     if changed is not None:
         raise Failed(f"built twice with the same seed, it differs in {changed}")
     odd = next((n for n, p in one.named_parameters() if not p.isfinite().all()), None)
     if odd is not None:
         raise Failed(f"the initial value of {odd} is not finite")
-    config = space.config
+    config = ctx.config
     network = on_meta(config.backbone, config.views.crop)
-    task = Task(len(space.data.split.base), space.k, network, config.train, steps_per_epoch=1)
+    task = Task(len(ctx.data.split.base), ctx.k, network, config.train, steps_per_epoch=1)
     with torch.device("meta"), plugin_call(lab.subject.name, "__init__ (on the meta device)"):
         lab.cls(config.method_config, task)
 
@@ -50,11 +51,11 @@ def builds(lab: Any) -> None:
 def require_finite(lab: Any, batch: Batch, what: str) -> None:
     """Losses and gradients of one step of every stage."""
     for stage in lab.stages:
-        lane = lab.ready(stage)
-        losses = lab.losses(lane, batch, stage)
+        trainer = lab.ready(stage)
+        losses = lab.losses(trainer, batch, stage)
         _checked(losses, what)
         losses.total().backward()
-        for name, parameter in lane.method.trained_parameters():
+        for name, parameter in trainer.method.trained_parameters():
             if parameter.grad is not None and not parameter.grad.isfinite().all():
                 raise Failed(f"{what}, the gradient of {name} is not finite (stage {stage.name})")
 
@@ -99,10 +100,10 @@ def losses_are_named_and_finite(lab: Any) -> None:
 def batch_is_not_changed(lab: Any) -> None:
     """Versions and content of the batch after a step."""
     for stage in lab.stages:
-        lane, batch = lab.ready(stage), lab.batch()
+        trainer, batch = lab.ready(stage), lab.batch()
         kept = {name: getattr(batch, name).clone() for name in ("tokens", "target", "labelled", "index")}
         versions = {name: getattr(batch, name)._version for name in kept}
-        lane.step(batch, lab.progress(stage))
+        trainer.step(batch, lab.progress(stage))
         for name, before in kept.items():
             now = getattr(batch, name)
             if now._version != versions[name] or not torch.equal(now, before):
@@ -121,17 +122,17 @@ def batch_is_not_changed(lab: Any) -> None:
 def every_parameter_learns(lab: Any) -> None:
     """Gradients over some steps of all stages."""
     moved: set[str] = set()
-    lane = Lane(lab.subject.name, lab.usual.method(), lab.usual.compute)
+    trainer = MethodTrainer(lab.subject.name, build_method(lab.usual), lab.usual.compute)
     for stage in lab.stages:
         # At the beginning, in the middle and at the end: some terms come later, and what starts at zero moves first.
         for epoch in sorted({0, stage.epochs // 2, stage.epochs - 1}):
-            lab.enter(lane, stage, epoch=epoch)
+            lab.enter(trainer, stage, epoch=epoch)
             for number in range(2):
                 with AmbientStream(0, "kit", "step", number):
-                    lane.step(lab.batch(number), lab.progress(stage, number, epoch))
-                graded = ((name, p.grad) for name, p in lane.method.trained_parameters())
+                    trainer.step(lab.batch(number), lab.progress(stage, number, epoch))
+                graded = ((name, p.grad) for name, p in trainer.method.trained_parameters())
                 moved |= {name for name, grad in graded if grad is not None and bool((grad != 0).any())}
-    still = [name for name, _ in lane.method.trained_parameters() if name not in moved]
+    still = [name for name, _ in trainer.method.trained_parameters() if name not in moved]
     if still:
         more = f" and {len(still) - 1} more" if len(still) > 1 else ""
         raise Failed(f"{still[0]}{more} never got a gradient")
@@ -146,13 +147,13 @@ def every_parameter_learns(lab: Any) -> None:
 )
 def every_parameter_is_optimised(lab: Any) -> None:
     """Parameters of the optimisers of all stages."""
-    lane = Lane(lab.subject.name, lab.usual.method(), lab.usual.compute)
+    trainer = MethodTrainer(lab.subject.name, build_method(lab.usual), lab.usual.compute)
     held: set[int] = set()
     for stage in lab.stages:
-        lane.start_stage(stage)
-        groups = [group for optim in lane.optims.values() for group in optim.optimizer.param_groups]
+        trainer.start_stage(stage)
+        groups = [group for optim in trainer.optims.values() for group in optim.optimizer.param_groups]
         held |= {id(p) for group in groups for p in group["params"]}
-    left = [name for name, p in lane.method.trained_parameters() if id(p) not in held]
+    left = [name for name, p in trainer.method.trained_parameters() if id(p) not in held]
     if left:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise Failed(f"{left[0]}{more} belongs to no optimiser")
@@ -204,14 +205,14 @@ def only_labelled_rows(lab: Any) -> None:
 )
 def finite_in_bf16(lab: Any) -> None:
     """Some steps of every stage under autocast, then a prediction."""
-    from gcdbench.training.scoring import predict
+    from gcdbench.training.evaluate import predict
 
-    space = lab.space(precision="bf16")
+    ctx = lab.ctx(precision="bf16")
     for stage in lab.stages:
-        lane = lab.ready(stage, space)
+        trainer = lab.ready(stage, ctx)
         for number in range(2):
-            _checked(lab.losses(lane, lab.batch(number, space), stage, number), "in bf16")
-        lab.steps(lane, stage, 2, space)
-        lane.means()
-        lane.require_finite(1)
-    predict(space, lane.method, "unlabelled", lab.pool(space))
+            _checked(lab.losses(trainer, lab.batch(number, ctx), stage, number), "in bf16")
+        lab.steps(trainer, stage, 2, ctx)
+        trainer.means()
+        trainer.require_finite(1)
+    predict(ctx, trainer.method, "unlabelled", lab.pool(ctx))

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from gcdbench.analysis.published import read_tables
+from gcdbench.config.presets import preset_layers, read_preset
 from gcdbench.config.resolve import Layer, resolve
 from gcdbench.errors import GcdbenchError
-from gcdbench.prepare.presets import preset_layers, read_preset
 from gcdbench.records.provenance import package_folder
 from gcdbench.registry import PATIENCE
 from gcdbench.testing.kit import CHECKS, Failed, NotApplicable, check

@@ -8,26 +8,26 @@ from typing import Any
 import numpy as np
 
 from gcdbench.contracts import Method, Prediction
-from gcdbench.evaluation.cluster_accuracy import v2
-from gcdbench.prepare.pool import ImagePool
-from gcdbench.prepare.run_context import Workspace
+from gcdbench.prepare.pool import ImagePool, PoolOptions, PoolRows
+from gcdbench.prepare.run_context import RunContext
 from gcdbench.system.state_diff import difference
 from gcdbench.testing.easy import TWINS, SortedDigits
 from gcdbench.testing.kit import Failed, NotApplicable, check
 from gcdbench.testing.positions import CHEATS, by_embedding, chance
-from gcdbench.training.scoring import predict
+from gcdbench.toolbox.cluster_accuracy import v2
+from gcdbench.training.evaluate import predict
 
 
-def require_valid(space: Workspace, answer: Prediction) -> None:
+def require_valid(ctx: RunContext, answer: Prediction) -> None:
     """Classes in range; shapes and types are checked by the engine."""
-    limit = space.k if not space.finds_k else len(space.data.split.target)
+    limit = ctx.k if not ctx.finds_k else len(ctx.data.split.target)
     if answer.cluster.max() >= limit:
         raise Failed(f"a row was put into class {answer.cluster.max()}, but classes are numbered 0 to {limit - 1}")
     if answer.confidence is not None:
         low, high = float(answer.confidence.min()), float(answer.confidence.max())
         if not (low >= 0 and high <= 1 + 1e-5):
             raise Failed(f"confidences range from {low:.3g} to {high:.3g} instead of within 0 and 1")
-    num_base = len(space.data.split.base)
+    num_base = len(ctx.data.split.base)
     for branch, values in answer.base.items():
         if len(values) and not 0 <= values.min() <= values.max() < num_base:
             raise Failed(f"base classes '{branch}' are not numbered 0 to {num_base - 1}")
@@ -104,18 +104,10 @@ class _Reordered(ImagePool):
 
     def __init__(self, pool: ImagePool, rows: np.ndarray) -> None:
         queries = pool.queries
-        inner = ImagePool(
-            queries._source,
-            queries._part,
-            queries.index[rows],
-            queries.target[rows],
-            queries.labelled[rows],
-            queries._batch_size,
-            seed=queries._seed,
-        )
-        super().__init__(
-            pool._source, pool._part, pool.index, pool.target, pool.labelled, pool._batch_size, inner, pool._seed
-        )
+        asked = PoolRows(queries._part, queries.index[rows], queries.target[rows], queries.labelled[rows])
+        inner = ImagePool(asked, queries._source, PoolOptions(queries._batch_size, queries._seed))
+        own = PoolRows(pool._part, pool.index, pool.target, pool.labelled)
+        super().__init__(own, pool._source, PoolOptions(pool._batch_size, pool._seed), inner)
 
 
 @check(
@@ -151,10 +143,10 @@ def order_does_not_matter(lab: Any) -> None:
 )
 def unseen_rows(lab: Any) -> None:
     """The test part, which holds the images of some unlabelled training rows."""
-    space = lab.space(settings={"eval.rows": "test"})
+    ctx = lab.ctx(settings={"eval.rows": "test"})
     method = lab.warm()
-    answer = predict(space, method, "test")
-    require_valid(space, answer)
+    answer = predict(ctx, method, "test")
+    require_valid(ctx, answer)
     if lab.cls.traits.inductive:
         known = predict(lab.usual, method, "unlabelled").cluster[TWINS]
         wrong = int((answer.cluster != known).sum())
@@ -175,10 +167,10 @@ def wrong_k(lab: Any) -> None:
         raise NotApplicable("the method finds the number of classes itself")
     base, true = len(lab.usual.data.split.base), lab.usual.data.split.num_classes
     for k in (base, base + 1, true + 3):
-        space = lab.space(k=k)
-        method = lab.warm(space)
-        answer = predict(space, method, "unlabelled", lab.pool(space))
-        require_valid(space, answer)
+        ctx = lab.ctx(k=k)
+        method = lab.warm(ctx)
+        answer = predict(ctx, method, "unlabelled", lab.pool(ctx))
+        require_valid(ctx, answer)
         if not all(p.isfinite().all() for p in method.parameters()):
             raise Failed(f"with K = {k} a weight is not finite after two steps")
 
@@ -193,8 +185,8 @@ def wrong_k(lab: Any) -> None:
 )
 def position_says_nothing(lab: Any) -> None:
     """Methods that cheat by position, on the pools of the real harness."""
-    space = lab.space(dataset=SortedDigits)
-    split, pool = space.data.numbered, lab.pool(space)
+    ctx = lab.ctx(dataset=SortedDigits)
+    split, pool = ctx.data.numbered, lab.pool(ctx)
     target, classes = split.target[pool.queries.index], split.num_classes
     for what, cheat in {**CHEATS, "when they are shown": by_embedding}.items():
         answer = cheat(pool, classes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gcdbench.system.observer import Step
 from gcdbench.system.state_diff import difference
 from gcdbench.testing.easy import ShuffledDigits
 from gcdbench.testing.kit import Failed, check
@@ -26,7 +27,7 @@ def _different(one: Trained, two: Trained) -> str | None:
 )
 def deterministic(lab: Any) -> None:
     """The same run twice."""
-    changed = _different(lab.reference, lab.train(lab.space())[0])
+    changed = _different(lab.reference, lab.train(lab.ctx())[0])
     if changed is not None:
         raise Failed(f"a second run differs in {changed}")
 
@@ -40,7 +41,7 @@ def deterministic(lab: Any) -> None:
 )
 def hidden_labels_do_not_matter(lab: Any) -> None:
     """The same run on the same images with other hidden labels."""
-    changed = _different(lab.reference, lab.train(lab.space(dataset=ShuffledDigits))[0])
+    changed = _different(lab.reference, lab.train(lab.ctx(dataset=ShuffledDigits))[0])
     if changed is not None:
         raise Failed(f"with other hidden labels the run differs in {changed}")
 
@@ -55,7 +56,7 @@ def hidden_labels_do_not_matter(lab: Any) -> None:
 )
 def evaluated_after_every_epoch(lab: Any) -> None:
     """The same run with a prediction after each epoch."""
-    changed = _different(lab.reference, lab.train(lab.space(settings={"eval.every": 1}))[0])
+    changed = _different(lab.reference, lab.train(lab.ctx(settings={"eval.every": 1}))[0])
     if changed is not None:
         raise Failed(f"evaluated after every epoch, the run differs in {changed}")
 
@@ -74,10 +75,10 @@ def interrupted_and_resumed(lab: Any) -> None:
     last = sum(stage.epochs for stage in lab.stages) - 1
     for epoch in dict.fromkeys((0, last)):
 
-        def stop(runners: Any, at: int = epoch) -> bool:
-            return runners[0].epochs_done == at and runners[0].steps_done == 2
+        def stop(step: Step, at: int = epoch) -> bool:
+            return step.epochs_done == at and step.step == 1
 
-        changed = _different(lab.reference, lab.train(lab.space(), stop=stop)[0])
+        changed = _different(lab.reference, lab.train(lab.ctx(), stop=stop)[0])
         if changed is not None:
             raise Failed(f"stopped in epoch {epoch + 1} and continued, the run differs in {changed}")
 
@@ -92,7 +93,7 @@ def interrupted_and_resumed(lab: Any) -> None:
 def lane_equals_alone(lab: Any) -> None:
     """Beside a run of the same method with another learning rate."""
     rate = lab.usual.config.train.lr
-    both = lab.train(lab.space(settings={"train.lr": rate / 2}), lab.space())
+    both = lab.train(lab.ctx(settings={"train.lr": rate / 2}), lab.ctx())
     changed = _different(lab.reference, both[1])
     if changed is not None:
         raise Failed(f"in a lane beside another run it differs in {changed}")
@@ -109,7 +110,7 @@ def lane_equals_alone(lab: Any) -> None:
 )
 def ranks_agree(lab: Any) -> None:
     """The usual run on two ranks: equal but for rounding, since sums have another order."""
-    one, two = lab.reference, lab.train_on_ranks(2, lab.space())
+    one, two = lab.reference, lab.train_on_ranks(2, lab.ctx())
     for number, (alone, shared) in enumerate(zip(one.lines, two.lines, strict=True), 1):
         for name, value in alone["losses"].items():
             other = shared["losses"].get(name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gcdbench.contracts import Pool, Prediction
+from gcdbench import Pool, Prediction
 from gcdbench.errors import UsageError
 from gcdbench.toolbox.kmeans import semi_supervised_kmeans
 from gcdbench.toolbox.predicting import predict_by_clusters

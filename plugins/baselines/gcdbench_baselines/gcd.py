@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from gcdbench.contracts import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task, Traits
+from gcdbench import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task, Traits
 from gcdbench.errors import UsageError
 from gcdbench.toolbox.heads import ContrastiveHead
 from gcdbench.toolbox.losses import info_nce, supervised_contrastive

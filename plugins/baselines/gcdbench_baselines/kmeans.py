@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcdbench.contracts import Batch, Losses, Method, Pool, Prediction, Progress, Stage, Task, Traits
+from gcdbench import Batch, Losses, Method, Pool, Prediction, Progress, Stage, Task, Traits
 from gcdbench.errors import UsageError
 from gcdbench.toolbox.kmeans import kmeans
 from gcdbench.toolbox.predicting import cls_embedding, cluster_numbers, nearest

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from scipy.optimize import minimize_scalar
 
-from gcdbench.contracts import KEstimate, KEstimator, Pool, Task
-from gcdbench.evaluation.cluster_accuracy import v2
+from gcdbench import KEstimate, KEstimator, Pool, Task
+from gcdbench.toolbox.cluster_accuracy import v2
 from gcdbench.toolbox.kmeans import kmeans
 from gcdbench.toolbox.predicting import cls_embedding
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gcdbench.contracts import Batch, Losses, Method, Pool, Prediction, Progress, Task, Traits
+from gcdbench import Batch, Losses, Method, Pool, Prediction, Progress, Task, Traits
 from gcdbench.errors import UsageError
 from gcdbench.toolbox.heads import CosineClassifier
 from gcdbench.toolbox.losses import cross_entropy, supervised_contrastive

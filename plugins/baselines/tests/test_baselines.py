@@ -11,9 +11,9 @@ from gcdbench_baselines.supref import SupRef, SupRefConfig
 
 import gcdbench
 from gcdbench import registry
+from gcdbench.config.presets import read_preset
 from gcdbench.contracts import Batch, Progress
 from gcdbench.errors import UsageError
-from gcdbench.prepare.presets import read_preset
 from gcdbench.testing import run_checks
 from gcdbench.testing.trajectory import replay
 from tests.support.tiny import batch_of, tiny_task

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcdbench.contracts import IntArray
+from gcdbench import IntArray
 from gcdbench.toolbox.ward import Dendrogram, ward
 from gcdbench_cms.cutting import Cut, best_cut
 from gcdbench_cms.meanshift import shift_all, shift_in_place

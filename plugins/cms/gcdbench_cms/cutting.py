@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from scipy.optimize import linear_sum_assignment
 
-from gcdbench.contracts import IntArray
+from gcdbench import IntArray
 from gcdbench.toolbox.ward import Dendrogram
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gcdbench.contracts import KEstimate, KEstimator, Pool, Task
+from gcdbench import KEstimate, KEstimator, Pool, Task
 from gcdbench.toolbox.predicting import cls_embedding
 from gcdbench_cms.clustering import Shifting, shift_and_cut
 

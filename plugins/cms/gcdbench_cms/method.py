@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcdbench.contracts import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task, Traits
+from gcdbench import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task, Traits
 from gcdbench.errors import UsageError
 from gcdbench.toolbox.heads import ContrastiveHead
 from gcdbench.toolbox.losses import supervised_contrastive

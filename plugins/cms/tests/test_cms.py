@@ -13,12 +13,12 @@ from gcdbench_cms.losses import decoupled_contrastive
 from gcdbench_cms.meanshift import neighbour_mean, shift_all, shift_in_place, shifted
 
 import gcdbench
+from gcdbench.config.presets import read_preset
 from gcdbench.contracts import Progress
 from gcdbench.errors import UsageError
-from gcdbench.evaluation.cluster_accuracy import v2
-from gcdbench.prepare.presets import read_preset
 from gcdbench.testing import run_checks
 from gcdbench.testing.trajectory import replay
+from gcdbench.toolbox.cluster_accuracy import v2
 from gcdbench.toolbox.ward import ward
 from tests.support.tiny import batch_of, tiny_task
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from gcdbench_simgcd import SimGCD, SimGCDConfig
 
-from gcdbench.contracts import Batch, Losses, Progress, Task
+from gcdbench import Batch, Losses, Progress, Task
 from gcdbench.errors import UsageError
 from gcdbench_legogcd.losses import confident_base, dual_view_kl, local_entropy, moved
 

@@ -10,9 +10,9 @@ from gcdbench_legogcd.losses import confident_base, dual_view_kl, local_entropy,
 from gcdbench_simgcd import SimGCD
 
 import gcdbench
+from gcdbench.config.presets import read_preset
 from gcdbench.contracts import Progress
 from gcdbench.errors import UsageError
-from gcdbench.prepare.presets import read_preset
 from gcdbench.testing import run_checks
 from gcdbench.testing.recording import Recording
 from gcdbench.testing.trajectory import build, replay

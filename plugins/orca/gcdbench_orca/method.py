@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gcdbench.contracts import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task, Traits
+from gcdbench import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task, Traits
 from gcdbench.errors import UsageError
 from gcdbench.toolbox.heads import CosineClassifier
 from gcdbench.toolbox.optim import sgd_on

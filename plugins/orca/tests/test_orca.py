@@ -11,9 +11,9 @@ from gcdbench_orca.losses import margin_cross_entropy, negative_entropy, pair_ag
 from gcdbench_orca.method import Steps
 
 import gcdbench
+from gcdbench.config.presets import read_preset
 from gcdbench.contracts import Progress
 from gcdbench.errors import UsageError
-from gcdbench.prepare.presets import read_preset
 from gcdbench.testing import run_checks
 from gcdbench.testing.recording import RecordedPool, Recording
 from gcdbench.testing.trajectory import build, replay

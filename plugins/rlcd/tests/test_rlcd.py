@@ -16,10 +16,10 @@ from gcdbench import registry
 from gcdbench.backbone.feature_map import SplitFeatureMap
 from gcdbench.backbone.timm_import import import_timm
 from gcdbench.backbone.vit import SplitViT
+from gcdbench.config.presets import preset_layers, read_preset
 from gcdbench.config.resolve import BackboneConfig, Layer, TrainConfig, resolve
 from gcdbench.contracts import Batch, Progress, Task
 from gcdbench.errors import UsageError
-from gcdbench.prepare.presets import preset_layers, read_preset
 from gcdbench.testing import run_checks
 from gcdbench.testing.recording import Recording
 from gcdbench.testing.trajectory import build, replay

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from gcdbench.contracts import Batch, Losses, Method, Pool, Prediction, Progress, Task, Traits
+from gcdbench import Batch, Losses, Method, Pool, Prediction, Progress, Task, Traits
 from gcdbench.errors import UsageError
 from gcdbench.toolbox.heads import CosineClassifier, Projector
 from gcdbench.toolbox.losses import (

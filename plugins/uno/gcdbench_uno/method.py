@@ -16,8 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gcdbench.config.resolve import TrainConfig
-from gcdbench.contracts import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task
+from gcdbench import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task, TrainConfig
 from gcdbench.errors import UsageError
 from gcdbench.toolbox.losses import cross_entropy, wide
 from gcdbench.toolbox.optim import sgd_on

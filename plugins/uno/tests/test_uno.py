@@ -10,9 +10,9 @@ from gcdbench_uno.losses import swapped_prediction, targets
 from gcdbench_uno.method import WarmupCosine
 
 import gcdbench
+from gcdbench.config.presets import read_preset
 from gcdbench.contracts import Progress
 from gcdbench.errors import UsageError
-from gcdbench.prepare.presets import read_preset
 from gcdbench.testing import run_checks
 from gcdbench.testing.recording import Recording
 from gcdbench.testing.trajectory import build, replay

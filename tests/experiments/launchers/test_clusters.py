@@ -148,14 +148,14 @@ def slurm_launcher(tmp_path, **config):
 
 def test_a_job_near_its_time_limit_saves_and_is_queued_again(tmp_path):
     """As Slurm does it: a signal before the limit, and the same command once more."""
-    from gcdbench.experiments.job_file import JobPlace
+    from gcdbench.experiments.job_file import JobEnvironment
     from gcdbench.experiments.monitor import write_jobs
     from tests.experiments.test_sweep_plan import planned
 
     plan = planned(tmp_path, epochs=8)
     plan.jobs[0].runs[:] = plan.jobs[0].runs[:1]
-    place = JobPlace(str(tmp_path / "runs"), "data", str(tmp_path / "cache"), "cpu", checkpoint_every=0.0)
-    (one,) = write_jobs(plan.jobs[:1], place, tmp_path / "sweep")
+    environment = JobEnvironment(str(tmp_path / "runs"), "data", str(tmp_path / "cache"), "cpu", checkpoint_every=0.0)
+    (one,) = write_jobs(plan.jobs[:1], environment, tmp_path / "sweep")
     launcher = slurm_launcher(tmp_path / "sweep", cluster="local")
     launcher.submit([one.launch])
     wait_for(lambda: one.epochs()[0] >= 2)

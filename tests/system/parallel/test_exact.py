@@ -13,11 +13,13 @@ import torch
 
 from gcdbench import registry
 from gcdbench.data.datasets.digits import Digits
+from gcdbench.prepare.run_context import prepare_run
+from gcdbench.prepare.shared_resources import SharedResources
 from gcdbench.system.parallel.communicator import ALONE
 from gcdbench.testing.lab import Lab
 from gcdbench.testing.subject import Subject
 from gcdbench.testing.turns import in_turns
-from gcdbench.training.method_trainer import Lane
+from gcdbench.training.method_trainer import MethodTrainer
 
 UNEVEN = 85
 """A batch size that neither 2 nor 3 divides, so that shares differ."""
@@ -32,7 +34,7 @@ def lab_of(name: str) -> Lab:
 def space_of(lab: Lab, precision: str, **settings):
     """The method's own settings for digits, with the batch size of most methods there, for one epoch: 28 steps."""
     short = {"train.epochs": 1, "train.batch_size": 64, **settings}
-    return lab.space(precision=precision, dataset=Digits, settings=short)
+    return lab.ctx(precision=precision, dataset=Digits, settings=short)
 
 
 class Sequence:
@@ -40,14 +42,14 @@ class Sequence:
 
     def __init__(self, monkeypatch) -> None:
         self.values: dict[int, list[list[float]]] = {}
-        original, sequence = Lane._accumulate, self
+        original, sequence = MethodTrainer._accumulate, self
 
-        def accumulate(lane, losses, total, step):
+        def accumulate(trainer, losses, total, step):
             found = [total.item(), *(term.value.item() for term in losses.values())]
-            sequence.values.setdefault(lane.ranks.rank if not lane.ranks.alone else -1, []).append(found)
-            original(lane, losses, total, step)
+            sequence.values.setdefault(trainer.ranks.rank if not trainer.ranks.alone else -1, []).append(found)
+            original(trainer, losses, total, step)
 
-        monkeypatch.setattr(Lane, "_accumulate", accumulate)
+        monkeypatch.setattr(MethodTrainer, "_accumulate", accumulate)
 
     def take(self) -> dict[int, np.ndarray]:
         """By rank the losses of the first steps, one after another; -1 is a process alone."""
@@ -107,11 +109,11 @@ def test_stored_views_are_shared_as_well(tmp_path):
 def test_a_pool_shared_by_ranks_is_the_pool_of_one():
     """Both kinds of views, in the order of rows, and to the last bit, since whole batches are embedded."""
     lab = lab_of("rlcd")
-    space = space_of(lab, "fp32", **{"eval.batch_size": 100})
-    tail = space.backbone.tail()
+    ctx = space_of(lab, "fp32", **{"eval.batch_size": 100})
+    tail = ctx.backbone.tail()
 
     def features(ranks):
-        pool = dataclasses.replace(space, ranks=ranks).pool("unlabelled", "test")
+        pool = dataclasses.replace(ctx, ranks=ranks).pool("unlabelled", "test")
         embed = lambda tokens: tail(tokens)[:, 0]  # noqa: E731
         return [pool.features(embed), pool.features(embed, views="train"), pool.queries.features(embed)]
 
@@ -127,18 +129,18 @@ def test_lanes_on_ranks_are_the_runs_alone_on_ranks():
     rate = lab.usual.config.train.lr
 
     def rank(ranks):
-        spaces = [lab.space(), lab.space(settings={"train.lr": rate / 2})]
-        own = [dataclasses.replace(space, ranks=ranks, warnings=[]) for space in spaces]
+        contexts = [lab.ctx(), lab.ctx(settings={"train.lr": rate / 2})]
+        own = [dataclasses.replace(ctx, ranks=ranks, warnings=[]) for ctx in contexts]
         import tempfile
         from pathlib import Path
 
-        from gcdbench.system.observer import Reporter
+        from gcdbench.system.observer import Observer
 
         with tempfile.TemporaryDirectory() as folder:
-            return [r.trained for r in lab._run(own, Path(folder), Reporter())]
+            return [r.trained for r in lab._run(own, Path(folder), Observer())]
 
     both = in_turns(2, rank)[0]
-    alone = lab.train_on_ranks(2, lab.space())
+    alone = lab.train_on_ranks(2, lab.ctx())
     assert both[0].plain() is not None
     from gcdbench.system.state_diff import difference
 
@@ -152,10 +154,10 @@ def test_one_rank_scores_whatever_the_selection_rule(rule, monkeypatch):
 
     scored = []
     original = selected.score
-    monkeypatch.setattr(selected, "score", lambda space, *a: scored.append(space.ranks.rank) or original(space, *a))
+    monkeypatch.setattr(selected, "score", lambda ctx, *a: scored.append(ctx.ranks.rank) or original(ctx, *a))
     lab = lab_of("simgcd")
     settings = {"eval.every": 1, "train.epochs": 2, "eval.selection": rule}
-    lab.train_on_ranks(2, lab.space(settings=settings))
+    lab.train_on_ranks(2, lab.ctx(settings=settings))
     assert scored == [0] * len(scored)
     assert len(scored) >= 2
 
@@ -166,7 +168,7 @@ def test_a_method_that_draws_inside_its_tail_is_refused(monkeypatch):
     from gcdbench.errors import PluginError
 
     lab = lab_of("rlcd")
-    space = space_of(lab, "fp32")
+    ctx = space_of(lab, "fp32")
     tail = Tail.train
 
     def with_dropout(self, mode=True):
@@ -176,7 +178,7 @@ def test_a_method_that_draws_inside_its_tail_is_refused(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Tail, "train", with_dropout)
         with pytest.raises(PluginError, match="drops at random"):
-            lab.train_on_ranks(2, space)
+            lab.train_on_ranks(2, ctx)
     original = Tail.forward
 
     def dropping(self, tokens, extra=None):
@@ -195,14 +197,14 @@ def test_batches_smaller_than_the_number_of_ranks_are_refused():
     lab = lab_of("rlcd")
 
     def rank(ranks):
-        from gcdbench.prepare.run_context import prepare
 
-        space = lab.usual
+        ctx = lab.usual
         small = dataclasses.replace(
-            space.resolved,
-            config=dataclasses.replace(space.config, train=dataclasses.replace(space.config.train, batch_size=1)),
+            ctx.resolved,
+            config=dataclasses.replace(ctx.config, train=dataclasses.replace(ctx.config.train, batch_size=1)),
         )
-        prepare(space.plan, small, space.compute, None, 0, lab._cache, shelf=space.shelf, ranks=ranks)
+        shared = SharedResources(dataclasses.replace(ctx.environment, ranks=ranks))
+        prepare_run(ctx.asked, small, shared)
 
     with pytest.raises(UsageError, match="too small for 2 processes"):
         in_turns(2, rank)

@@ -75,11 +75,11 @@ def outcome(folder: Path) -> dict[str, dict]:
 RECORDER = """
 import atexit, json, os, sys
 from gcdbench.cli.main import main
-from gcdbench.training.method_trainer import Lane
-from gcdbench.training.lane import Runner
+from gcdbench.training.method_trainer import MethodTrainer
+from gcdbench.training.lane import Lane
 
 found, training = {}, []
-step, accumulate = Runner.step, Lane._accumulate
+step, accumulate = Lane.step, MethodTrainer._accumulate
 
 def stepping(self, *arguments):
     training.append(self)  # what is rehearsed before is no step of the run
@@ -92,7 +92,7 @@ def accumulating(self, losses, total, number):
         steps.append([total.item(), *(term.value.item() for term in losses.values())])
     accumulate(self, losses, total, number)
 
-Runner.step, Lane._accumulate = stepping, accumulating
+Lane.step, MethodTrainer._accumulate = stepping, accumulating
 atexit.register(lambda: json.dump(found, open(f"steps-{os.environ.get('RANK', 0)}.json", "w")))
 main(sys.argv[1:])
 """

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import torch
 
-from gcdbench.bench.figure import Claim, Figure, Growth, faster, seconds
-from gcdbench.bench.reference import public_kmeans
-from gcdbench.bench.scene import Scene
-from gcdbench.bench.steps import Found
+from benchmarks.figure import Claim, Figure, Growth, faster, seconds
+from benchmarks.reference import public_kmeans
+from benchmarks.scene import Scene
+from benchmarks.steps import Found
 from gcdbench.toolbox import kmeans as clustering
 
 DIM, K, RESTARTS, ITERATIONS = 768, 200, 10, 3

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from gcdbench.bench.figure import Figure, Growth, seconds
-from gcdbench.bench.scene import Scene
-from gcdbench.bench.steps import Found
+from benchmarks.figure import Figure, Growth, seconds
+from benchmarks.scene import Scene
+from benchmarks.steps import Found
 from gcdbench.contracts import ClassSplit, Dataset, Index
 
 COUNTS = (6_000, 12_000, 24_000)
@@ -58,22 +58,23 @@ def more_images(scene: Scene) -> Iterator[Found]:
 
 
 def measure(count: int, method: str, folder: Path) -> dict[str, float]:
-    """Train one epoch on so many images; seconds and peak memory in bytes."""
+    """Train one epoch on ``count`` images; seconds and peak memory in bytes."""
     import dataclasses
-
-    import torch
 
     from gcdbench.data import images
     from gcdbench.prepare import token_source as tokens
-    from gcdbench.prepare.plan import RunRequest, plan
-    from gcdbench.prepare.run_context import prepare
-    from gcdbench.prepare.token_stores import Shelf, make_stores
+    from gcdbench.prepare.environment import RunEnvironment, StoreOptions
+    from gcdbench.prepare.request import RunRequest, resolve_request
+    from gcdbench.prepare.run_context import prepare_run
+    from gcdbench.prepare.shared_resources import SharedResources
+    from gcdbench.prepare.token_stores import make_stores
     from gcdbench.records.run_directory import RunDirectory
     from gcdbench.records.trackers import Trackers
-    from gcdbench.system.device import Compute
-    from gcdbench.system.observer import Reporter
-    from gcdbench.training.lane import Runner
-    from gcdbench.training.loop import train_together
+    from gcdbench.runs.finish import finish_run
+    from gcdbench.system.observer import Observer
+    from gcdbench.training.isolation import Guard
+    from gcdbench.training.lane import Lane
+    from gcdbench.training.loop import Clock, train
 
     # Small images stand for large ones, so nothing may be kept in memory for being small.
     images.KEEP_BYTES = tokens.KEEP_BYTES = 0
@@ -87,19 +88,19 @@ def measure(count: int, method: str, folder: Path) -> dict[str, float]:
         "store.eval_tokens": "fp32",
         "data.k": 10,
     }
-    planned = plan(RunRequest(method, "folder", seeds=(0,), settings=settings))
+    planned = resolve_request(RunRequest(method, "folder", seeds=(0,), settings=settings))
     planned = dataclasses.replace(planned, dataset_class=type("Noise", (Noise,), {"rows": count}))
-    compute = Compute(torch.device("cpu"), "fp32")
-    space = prepare(planned, planned.runs[0], compute, Path("."), shelf=Shelf(folder))
-    make_stores(space, Reporter())
+    environment = RunEnvironment(root=Path("."), device="cpu", store_options=StoreOptions(folder))
+    ctx = prepare_run(planned, planned.runs[0], SharedResources(environment))
+    make_stores(ctx, Observer())
     run = RunDirectory(folder / str(count))
     run.open()
     run.write_config({})
-    runner = Runner(space, run, Trackers((), print))
-    took = seconds(lambda: train_together([runner], Reporter()))
-    if runner.fault is not None:
-        raise runner.fault
-    return {"seconds": took, "peak": float(compute.peak_memory())}
+    lane = Lane(ctx, run, Trackers((), print))
+    took = seconds(lambda: train([lane], Guard(Observer()), Clock(), finish_run))
+    if lane.fault is not None:
+        raise lane.fault
+    return {"seconds": took, "peak": float(ctx.compute.peak_memory())}
 
 
 if __name__ == "__main__":

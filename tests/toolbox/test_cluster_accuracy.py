@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-from gcdbench.evaluation import cluster_accuracy as accuracy
 from gcdbench.evaluation.information import ari, nmi
+from gcdbench.toolbox import cluster_accuracy as accuracy
 
 
 @pytest.mark.parametrize("case", range(6))

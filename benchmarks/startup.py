@@ -6,9 +6,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from gcdbench.bench.figure import Figure, seconds
-from gcdbench.bench.scene import Scene
-from gcdbench.bench.steps import Found
+from benchmarks.figure import Figure, seconds
+from benchmarks.scene import Scene
+from benchmarks.steps import Found
 
 ROUNDS = 7
 

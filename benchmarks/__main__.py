@@ -1,7 +1,8 @@
-"""`gcdbench bench`."""
+"""`python -m benchmarks`: speed and exactness."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,10 @@ from gcdbench.cli.output import err, json_option, out, print_json, print_table
 from gcdbench.errors import GcdbenchError, unknown
 
 if TYPE_CHECKING:
-    from gcdbench.bench.figure import Claim, Figure, Growth
+    from benchmarks.figure import Claim, Figure, Growth
 
 
-@click.command("bench", short_help="Measure speed and exactness.")
+@click.command("benchmarks")
 @click.option("--quick", is_flag=True, help="Smaller and noisier: about two minutes instead of eight.")
 @click.option("--only", multiple=True, help="Only this benchmark, repeatable.")
 @click.option("-o", "--output", type=PathType(path_type=Path, dir_okay=False), help="Also write the figures as JSON.")
@@ -26,8 +27,8 @@ def bench_command(quick: bool, only: tuple[str, ...], output: Path | None, as_js
     Every figure is a ratio within this run, at ViT-B/16 geometry with random weights. Exit code 1 if a claim of
     exactness does not hold or a ratio is below half of its bar.
     """
-    from gcdbench.bench.figure import Claim, Figure, Growth
-    from gcdbench.bench.run import PARTS, run_bench
+    from benchmarks.figure import Claim, Figure, Growth
+    from benchmarks.run import PARTS, run_bench
     from gcdbench.system.files import write_json
 
     for name in only:
@@ -52,7 +53,7 @@ def bench_command(quick: bool, only: tuple[str, ...], output: Path | None, as_js
 
 
 def _print(found: list[Any]) -> None:
-    from gcdbench.bench.figure import Claim, Figure, Growth
+    from benchmarks.figure import Claim, Figure, Growth
 
     figures = [one for one in found if isinstance(one, Figure)]
     rows = [[f.name, f"{f.value:.2f}x", _bar(f), "yes" if f.reached else "no", f.detail] for f in figures]
@@ -70,7 +71,7 @@ def _print(found: list[Any]) -> None:
 
 
 def _line(one: Figure | Claim | Growth) -> str:
-    from gcdbench.bench.figure import Claim, Figure
+    from benchmarks.figure import Claim, Figure
 
     if isinstance(one, Figure):
         return f"{one.name}: {one.value:.2f}x (bar {_bar(one)}; {one.detail})"
@@ -100,3 +101,19 @@ def _machine() -> dict[str, str]:
         "cores": str(os.cpu_count()),
         "system": f"{platform.system()} {platform.machine()}",
     }
+
+
+def main() -> None:
+    """Run it; a sentence and an exit code for what goes wrong."""
+    try:
+        bench_command.main(standalone_mode=False)
+    except GcdbenchError as fault:
+        err().print(f"Error: {fault}", markup=False)
+        sys.exit(fault.exit_code)
+    except click.ClickException as fault:
+        fault.show()
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -11,7 +11,7 @@ from gcdbench.backbone.tail import Tail
 from gcdbench.config.resolve import DataConfig
 from gcdbench.contracts import Task
 from gcdbench.data.splits import cut_base
-from gcdbench.prepare.plan import RunRequest, plan
+from gcdbench.prepare.request import RunRequest, resolve_request
 from gcdbench.system.plugin_call import plugin_call
 from gcdbench.toolbox.heads import ContrastiveHead, CosineClassifier, Projector
 
@@ -24,7 +24,7 @@ def count_parameters(request: RunRequest, root: Path) -> dict[str, int]:
 
     Only heads of `gcdbench.toolbox.heads` are known as classifiers and projectors; a method's own modules are extra.
     """
-    planned = plan(request)
+    planned = resolve_request(request)
     config = planned.runs[0].config
     data: DataConfig = config.data
     classes = cut_base(planned.dataset_class(root).class_split(), data.novel_ratio)

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from gcdbench.bench.figure import Claim, Figure, faster
-from gcdbench.bench.reference import PixelPool
-from gcdbench.bench.scene import Scene, Training, write_photographs
-from gcdbench.bench.steps import Found
+from benchmarks.figure import Claim, Figure, faster
+from benchmarks.reference import PixelPool
+from benchmarks.scene import Scene, Training, write_photographs
+from benchmarks.steps import Found
 from gcdbench.config.resolve import ViewConfig
 from gcdbench.data.datasets.folder import ImageFolder
 from gcdbench.data.images import DirectImages, Images, resize_shorter
@@ -19,8 +19,9 @@ from gcdbench.data.prefetch import default_workers
 from gcdbench.data.store.packed_images import PackedImages, image_store, pack
 from gcdbench.data.stream import stream
 from gcdbench.data.views import ViewPlan, random_plan
+from gcdbench.prepare.run_context import run_pool
 from gcdbench.prepare.token_stores import make_stores
-from gcdbench.system.observer import Reporter
+from gcdbench.system.observer import Observer
 
 CPU = torch.device("cpu")
 
@@ -29,13 +30,13 @@ def evaluation(scene: Scene) -> Iterator[Found]:
     """A pass over the evaluation views from the token store, against the whole network."""
     name = scene.subjects.methods[0]
     plain, stored = scene.run(name), scene.run(name, {"store.eval_tokens": "fp32"})
-    make_stores(stored, Reporter())
+    make_stores(stored, Observer())
     rows = np.arange(scene.sizes.images)
     computed = torch.cat(list(plain.source.centre("train", rows, 64)))
     from_store = torch.cat(list(stored.source.centre("train", rows, 64)))
     yield Claim("stored fp32 tokens equal computed ones bit for bit", torch.equal(computed, from_store))
     (ours,), (theirs,) = Training([stored]).lanes, Training([plain], reference=True).lanes
-    pool = stored.pool("unlabelled", "bench")
+    pool = run_pool(stored, "unlabelled", "bench")
     plans = [ViewPlan(c) for c in torch.from_numpy(stored.data.order["train"][pool.queries.index]).split(8)]
     source, crop = plain.source, plain.config.views.crop
     pixels = PixelPool([source.normalise(c) for _, c in stream(source.images["train"], plans, crop, 0, CPU)])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gcdbench import registry
+from gcdbench.config.presets import preset_layers, read_preset, recipe_name
 from gcdbench.config.resolve import resolve
 from gcdbench.errors import UsageError
-from gcdbench.prepare.presets import preset_layers, read_preset, recipe_name
 
 SEVEN = ("cifar10", "cifar100", "imagenet100", "cub", "scars", "aircraft", "herbarium19")
 

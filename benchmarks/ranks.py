@@ -12,9 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gcdbench.bench.figure import Claim, Figure
-from gcdbench.bench.scene import Scene, Sizes, Subjects, Training
-from gcdbench.bench.steps import Found
+from benchmarks.figure import Claim, Figure
+from benchmarks.scene import Scene, Sizes, Subjects, Training
+from benchmarks.steps import Found
 from gcdbench.errors import GcdbenchError
 
 CROPS = (224, 112)
@@ -64,8 +64,8 @@ def _child() -> None:
     asked = json.loads(sys.argv[1])
     with joined("cpu") as here:
         scene = Scene(Path(asked["folder"]), Sizes(**asked["sizes"]), Subjects.read(), here)
-        space = scene.run(scene.subjects.methods[0], {"views.crop": asked["crop"]})
-        training = Training([space])
+        ctx = scene.run(scene.subjects.methods[0], {"views.crop": asked["crop"]})
+        training = Training([ctx])
         training.ours()
         loss = training.lanes[0].means()["total"]
         before, times = dict(here.traffic), []

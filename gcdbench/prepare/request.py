@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from gcdbench import registry
-from gcdbench.analysis.select import Contestant
 from gcdbench.backbone.catalogue import short_name
 from gcdbench.backbone.load import has_feature_map, input_config
+from gcdbench.config.method_ref import MethodRef
+from gcdbench.config.presets import FEATURE_MAP, preset_layers, recipe_name
 from gcdbench.config.resolve import BackboneConfig, Layer, Resolved, deviations, flatten, read_toml, resolve
 from gcdbench.contracts import Dataset, Method
 from gcdbench.errors import PluginError, UsageError, unknown
-from gcdbench.prepare.presets import FEATURE_MAP, preset_layers, recipe_name
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class RunRequest:
         for name in named.split(","):
             if not name.strip():
                 raise UsageError(f"--method {named} names a method without a name; write one name or several as A,B.")
-            one = Contestant.parse(name.strip())
+            one = MethodRef.parse(name.strip())
             found.append(dataclasses.replace(self, method=one.method, recipe=one.recipe or self.recipe))
         return list({(one.method, one.recipe): one for one in found}.values())
 
 
 @dataclass(frozen=True)
-class Plan:
+class ResolvedRequest:
     """What will run: the plugin classes and one resolved config per seed."""
 
     method: registry.Plugin
@@ -82,7 +82,7 @@ _FLAGS = {
 _RUN_KEYS = ("method", "dataset", "recipe", "seeds")
 
 
-def plan(request: RunRequest) -> Plan:
+def resolve_request(request: RunRequest) -> ResolvedRequest:
     """Load the two plugins asked for and resolve the config of every seed."""
     request, file_layer = _with_file(request)
     if request.method is None or request.dataset is None:
@@ -90,16 +90,16 @@ def plan(request: RunRequest) -> Plan:
         raise UsageError(f"{absent} is missing: give it on the command line or in [run] of the config file.")
     dataset_class = registry.load("dataset", request.dataset)
     dataset = registry.canonical("dataset", request.dataset)
-    return plan_of(request, registry.get("method", request.method), dataset, dataset_class, file_layer)
+    return resolve_for(request, registry.get("method", request.method), dataset, dataset_class, file_layer)
 
 
-def plan_of(
+def resolve_for(
     request: RunRequest,
     plugin: registry.Plugin,
     dataset: str,
     dataset_class: type[Dataset],
     file_layer: Layer | None = None,
-) -> Plan:
+) -> ResolvedRequest:
     """The plan for a method and a dataset that need not be installed."""
     file_layer = file_layer or Layer("config file", {})
     method_class = plugin.load()
@@ -145,7 +145,7 @@ def plan_of(
     backbone = short_name(build(seeds[0], None).config.backbone.name)
     prescribed = build(seeds[0], backbone, over=()).config
     runs = (build(seed, backbone) for seed in seeds)
-    return Plan(
+    return ResolvedRequest(
         plugin,
         method_class,
         dataset_class,

@@ -9,13 +9,13 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from gcdbench.bench.figure import Claim, Figure, Growth, faster, seconds
-from gcdbench.bench.scene import Scene, Training
+from benchmarks.figure import Claim, Figure, Growth, faster, seconds
+from benchmarks.scene import Scene, Training
 from gcdbench.data.stream import stream
 from gcdbench.prepare.token_stores import make_stores
-from gcdbench.system.observer import Reporter
+from gcdbench.system.observer import Observer
 from gcdbench.training.batches import batches, epoch_plans
-from gcdbench.training.method_trainer import Lane
+from gcdbench.training.method_trainer import MethodTrainer
 
 CPU = torch.device("cpu")
 Found = Figure | Claim | Growth
@@ -23,8 +23,8 @@ Found = Figure | Claim | Growth
 
 def one_run(scene: Scene) -> Iterator[Found]:
     """One run against the reference shape: operations, time, and the same numbers."""
-    spaces, name = [scene.run(scene.subjects.methods[0])], scene.subjects.methods[0]
-    ours, theirs = Training(spaces), Training(spaces, reference=True)
+    contexts, name = [scene.run(scene.subjects.methods[0])], scene.subjects.methods[0]
+    ours, theirs = Training(contexts), Training(contexts, reference=True)
     pixels = theirs.pixels()
     before = {n: p.detach().clone() for n, p in ours.lanes[0].method.trained_parameters()}
     # Plain attention: the counter does not know the fused CPU kernel, which does the same work.
@@ -45,10 +45,10 @@ def one_run(scene: Scene) -> Iterator[Found]:
 
 def _waiting(training: Training) -> Figure:
     """The share of three steps in which nothing happens but waiting for views."""
-    space = training.space
-    source, waited = space.source, 0.0
+    ctx = training.ctx
+    source, waited = ctx.source, 0.0
     started = time.perf_counter()
-    views = stream(source.images["train"], training.plans(3), space.config.views.crop, source.workers, CPU)
+    views = stream(source.images["train"], training.plans(3), ctx.config.views.crop, source.workers, CPU)
     while True:
         asked = time.perf_counter()
         found = next(views, None)
@@ -60,7 +60,7 @@ def _waiting(training: Training) -> Figure:
     return Figure("share of trunk passes spent waiting for views", waited / total, 0.05, False, f"{waited:.3g} s")
 
 
-def _same_step(ours: Lane, theirs: Lane, before: dict[str, torch.Tensor]) -> Claim:
+def _same_step(ours: MethodTrainer, theirs: MethodTrainer, before: dict[str, torch.Tensor]) -> Claim:
     """Both shapes give the same losses and, relative to the update, the same new parameters."""
     a, b = ours.means(), theirs.means()
     losses = max(abs(a[k] - b[k]) / max(1e-3, abs(b[k])) for k in b)
@@ -77,14 +77,14 @@ def _same_step(ours: Lane, theirs: Lane, before: dict[str, torch.Tensor]) -> Cla
 def lanes(scene: Scene) -> Iterator[Found]:
     """Two methods and the rows of an ablation in lanes, against one after the other in the reference shape."""
     pixels = Training(scene.both(), reference=True).pixels()
-    for name, bar, spaces in (
+    for name, bar, contexts in (
         (f"compare {' '.join(scene.subjects.methods)} in lanes", 2.1, scene.both()),
         ("ablation in {} lanes", 5.5, scene.rows()),
     ):
-        ours, theirs = Training(spaces), Training(spaces, reference=True)
-        rounds = max(1, scene.sizes.rounds - len(spaces) // 8)  # many lanes are long enough to be measured once
+        ours, theirs = Training(contexts), Training(contexts, reference=True)
+        rounds = max(1, scene.sizes.rounds - len(contexts) // 8)  # many lanes are long enough to be measured once
         value, told = faster(lambda o=theirs: o.theirs(pixels), ours.ours, rounds)  # type: ignore[misc]
-        yield Figure(name.format(len(spaces)), value, bar, detail=told)
+        yield Figure(name.format(len(contexts)), value, bar, detail=told)
     together, alone = Training(scene.rows()), Training(scene.rows()[-1:])
     together.ours()
     alone.ours()
@@ -99,17 +99,17 @@ def lanes(scene: Scene) -> Iterator[Found]:
 def stored_views(scene: Scene) -> Iterator[Found]:
     """An epoch on stored views against the reference epoch."""
     method = scene.subjects.methods[0]
-    space = scene.run(method, {"store.train_views": 2})
-    make_stores(space, Reporter())
-    ours, theirs = Training([space]), Training([scene.run(method)], reference=True)
+    ctx = scene.run(method, {"store.train_views": 2})
+    make_stores(ctx, Observer())
+    ours, theirs = Training([ctx]), Training([scene.run(method)], reference=True)
     pixels = theirs.pixels()
 
     def epoch() -> None:
-        for _, batch in batches(space, epoch_plans(space, ours.stage, 0)):
+        for _, batch in batches(ctx, epoch_plans(ctx, ours.stage, 0)):
             ours.step(batch)
 
     epoch()  # the first reading compares checksums
-    steps = space.sampler.steps
+    steps = ctx.sampler.steps
     value, told = faster(lambda: theirs.theirs(pixels), epoch, scene.sizes.rounds, times=steps)
     yield Figure("epoch with --train-views", value, 15.0, detail=told)
 
@@ -123,9 +123,9 @@ def classes(scene: Scene) -> Iterator[Found]:
 
     counts = (50, 200, 800)
     method = scene.subjects.methods[0]
-    spaces = [scene.run(method, {"data.k": k}) for k in counts]
-    batch = next(batches(spaces[0], Training(spaces[:1]).plans(1)))[1]
-    trainings = [Training([space]) for space in spaces]
+    contexts = [scene.run(method, {"data.k": k}) for k in counts]
+    batch = next(batches(contexts[0], Training(contexts[:1]).plans(1)))[1]
+    trainings = [Training([ctx]) for ctx in contexts]
     for training in trainings:
         training.step(batch)
     costs = [min(seconds(lambda t=t: t.step(batch)) for _ in range(3)) for t in trainings]  # type: ignore[misc]

@@ -6,9 +6,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gcdbench.bench import clusters, growth, ranks, startup, steps, stores
-from gcdbench.bench.scene import QUICK, Scene, Sizes, Subjects
-from gcdbench.bench.steps import Found
+from benchmarks import clusters, growth, ranks, startup, steps, stores
+from benchmarks.scene import QUICK, Scene, Sizes, Subjects
+from benchmarks.steps import Found
 
 PARTS: dict[str, Callable[[Scene], Iterator[Found]]] = {
     "step": steps.one_run,

@@ -12,23 +12,22 @@ import numpy as np
 import torch
 from PIL import Image
 
+from benchmarks.reference import ReferenceBackbone
 from gcdbench.analysis.experiment_file import config_folders, load_experiment
-from gcdbench.bench.reference import ReferenceBackbone
 from gcdbench.config.resolve import read_toml
 from gcdbench.contracts import Batch, Progress
 from gcdbench.data.images import NumberedImages
 from gcdbench.data.stream import stream
 from gcdbench.data.views import ViewPlan
 from gcdbench.errors import UsageError
-from gcdbench.prepare.plan import RunRequest, plan
-from gcdbench.prepare.run_context import Workspace
-from gcdbench.prepare.shared_resources import Cache
-from gcdbench.prepare.token_stores import Shelf
-from gcdbench.runs.execute import Place, workspaces
-from gcdbench.system.observer import Reporter
-from gcdbench.system.parallel.communicator import ALONE, Ranks
+from gcdbench.prepare.request import RunRequest, resolve_request
+from gcdbench.prepare.run_context import RunContext, build_method
+from gcdbench.prepare.shared_resources import SharedResources
+from gcdbench.prepare.token_stores import StoreOptions
+from gcdbench.runs.execute import RunEnvironment, open_runs
+from gcdbench.system.parallel.communicator import ALONE, Communicator
 from gcdbench.training.batches import batches, first_plans
-from gcdbench.training.method_trainer import Lane
+from gcdbench.training.method_trainer import MethodTrainer
 
 GEOMETRY = "vit_base_patch16_224"
 CLASSES = 8
@@ -87,16 +86,18 @@ def write_photographs(folder: Path, count: int) -> None:
 class Scene:
     """A folder of photographs and the runs that look at it."""
 
-    def __init__(self, folder: Path, sizes: Sizes, subjects: Subjects, ranks: Ranks = ALONE) -> None:
+    def __init__(self, folder: Path, sizes: Sizes, subjects: Subjects, ranks: Communicator = ALONE) -> None:
         self.sizes = sizes
         self.subjects = subjects
         self.folder = folder
         if not (folder / "few").exists():  # else another process has written them
             write_photographs(folder / "few", sizes.images)
-        self.place = Place(folder / "runs", folder / "few", "cpu", shelf=Shelf(folder / "cache"), ranks=ranks)
-        self.cache = Cache()
+        self.environment = RunEnvironment(
+            folder / "runs", folder / "few", "cpu", store_options=StoreOptions(folder / "cache"), ranks=ranks
+        )
+        self.shared = SharedResources(self.environment)
 
-    def run(self, method: str, more: Mapping[str, Any] | None = None) -> Workspace:
+    def run(self, method: str, more: Mapping[str, Any] | None = None) -> RunContext:
         """A run of one method; runs with the same views share trunk and images."""
         settings = {
             "backbone.name": GEOMETRY,
@@ -106,14 +107,14 @@ class Scene:
             **(more or {}),
         }
         request = RunRequest(method, "folder", seeds=(0,), settings=settings)
-        (space,) = workspaces(plan(request), self.place, Reporter(), self.cache)
-        return space
+        (ctx,) = open_runs(resolve_request(request), self.shared)
+        return ctx
 
-    def both(self) -> list[Workspace]:
+    def both(self) -> list[RunContext]:
         """The two methods that are compared."""
         return [self.run(method) for method in self.subjects.methods]
 
-    def rows(self) -> list[Workspace]:
+    def rows(self) -> list[RunContext]:
         """The rows of the experiment that stands for an ablation."""
         rows = load_experiment(self.subjects.experiment).rows
         return [self.run(row.method, row.settings_on("folder")) for row in rows]
@@ -122,53 +123,54 @@ class Scene:
 class Training:
     """Lanes of some runs, and the first steps of their common stream; in our shape or in the reference's."""
 
-    def __init__(self, spaces: Sequence[Workspace], reference: bool = False) -> None:
-        self.space = spaces[0]
+    def __init__(self, contexts: Sequence[RunContext], reference: bool = False) -> None:
+        self.ctx = contexts[0]
         self.reference = reference
-        self.lanes: list[Lane] = []
-        for space in spaces:
-            whole: Any = ReferenceBackbone(space.backbone)
-            method = (dataclasses.replace(space, backbone=whole) if reference else space).method()
-            lane = Lane(space.config.method, method.train(), space.compute, space.ranks)
+        self.lanes: list[MethodTrainer] = []
+        for ctx in contexts:
+            whole: Any = ReferenceBackbone(ctx.backbone)
+            seen = dataclasses.replace(ctx, ready=dataclasses.replace(ctx.ready, backbone=whole)) if reference else ctx
+            method = build_method(seen)
+            trainer = MethodTrainer(ctx.config.method, method.train(), ctx.compute, ctx.ranks)
             self.stage = method.stages()[0]
-            lane.start_stage(self.stage)
-            lane.start_epoch(self.at(0))
-            self.lanes.append(lane)
+            trainer.start_stage(self.stage)
+            trainer.start_epoch(self.at(0))
+            self.lanes.append(trainer)
 
     def at(self, step: int) -> Progress:
         """Where a step stands."""
         random = torch.Generator().manual_seed(step)
-        return Progress(self.stage.name, 0, self.stage.epochs, step, self.space.sampler.steps, random)
+        return Progress(self.stage.name, 0, self.stage.epochs, step, self.ctx.sampler.steps, random)
 
     def plans(self, count: int) -> list[ViewPlan]:
         """The views of the first steps."""
-        return first_plans(self.space, self.stage, count)
+        return first_plans(self.ctx, self.stage, count)
 
     def step(self, batch: Batch) -> None:
         """One step of every lane on a batch that is there."""
-        for lane in self.lanes:
-            lane.step(batch, self.at(0))
+        for trainer in self.lanes:
+            trainer.step(batch, self.at(0))
 
     def ours(self, count: int = 1) -> None:
         """Whole steps: views, one trunk pass, every lane."""
-        for _, batch in batches(self.space, self.plans(count), self.space.ranks):
+        for _, batch in batches(self.ctx, self.plans(count), self.ctx.ranks):
             self.step(batch)
 
     def theirs(self, pixels: Sequence[Batch]) -> None:
         """Whole steps in the reference shape, run after run; the pixels are there already."""
-        for lane in self.lanes:
+        for trainer in self.lanes:
             for batch in pixels:
-                lane.step(batch, self.at(0))
+                trainer.step(batch, self.at(0))
 
     def pixels(self, count: int = 1) -> list[Batch]:
         """Batches of normalised pixels, for the reference."""
-        return list(pixel_batches(self.space, self.plans(count)))
+        return list(pixel_batches(self.ctx, self.plans(count)))
 
 
-def pixel_batches(space: Workspace, plans: Sequence[ViewPlan]) -> Iterator[Batch]:
+def pixel_batches(ctx: RunContext, plans: Sequence[ViewPlan]) -> Iterator[Batch]:
     """What a public script's loader would bring."""
-    source = space.source
-    split, images = space.data.numbered, NumberedImages(source.images["train"], space.data.order["train"])
+    source = ctx.source
+    split, images = ctx.data.numbered, NumberedImages(source.images["train"], ctx.data.order["train"])
     labelled, visible = torch.from_numpy(split.is_labelled), torch.from_numpy(split.visible)
-    for plan_, crops in stream(images, plans, space.config.views.crop, 0, space.compute.device):
+    for plan_, crops in stream(images, plans, ctx.config.views.crop, 0, ctx.compute.device):
         yield Batch(source.normalise(crops), visible[plan_.rows], labelled[plan_.rows], plan_.rows, plan_.views)
