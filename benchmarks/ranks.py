@@ -36,7 +36,7 @@ def ranks(scene: Scene) -> Iterator[Found]:
 
 
 def _measured(scene: Scene, count: int, crop: int) -> dict[str, Any]:
-    """What the first of so many processes says of its steps."""
+    """What the first of this many processes says of its steps."""
     from gcdbench.system.parallel.spawn import meeting_place, rank_environment
 
     asked = json.dumps({"folder": str(scene.folder), "sizes": asdict(scene.sizes), "crop": crop})

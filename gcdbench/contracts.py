@@ -53,7 +53,7 @@ class Index:
     items: tuple[str, ...]
     """One stable name per row, relative to the data root (a path, or `file:row`)."""
     labels: IntArray
-    """Class id of each row in the dataset's own numbering; -1 where nobody knows it."""
+    """Class id of each row in the dataset's own numbering; -1 where it is unknown."""
     class_names: tuple[str, ...]
     """Name of each class id."""
 
@@ -121,8 +121,8 @@ class Dataset(abc.ABC):
         return ""
 
     def files_hash(self, part: str) -> str:
-        """Changes whenever the image files may have changed: the image store is then made anew, and a run that has
-        begun does not go on. Written as `SIZES-TIMES`, files whose times alone have changed pass for the same ones."""
+        """Changes whenever the image files may have changed: the image store is then made again, and a run that has
+        begun is refused. Written as `SIZES-TIMES`, files whose times alone have changed pass for the same ones."""
         return ""
 
     def labelled_rows(self, index: Index, base: Sequence[int], ratio: float) -> IntArray | None:
@@ -484,7 +484,7 @@ class Tracker:
     name: ClassVar[str]
 
     def start(self, folder: Path, config: Mapping[str, Any], epochs_done: int, steps_done: int) -> None:
-        """The run in ``folder`` begins, or goes on after so many epochs and steps: later ones must be forgotten."""
+        """The run in ``folder`` begins, or resumes after this many epochs and steps: later ones must be forgotten."""
 
     def step(self, step: int, means: Mapping[str, float]) -> None:
         """Now and then within an epoch: running means of the loss terms; ``step`` counts from the run's start."""
@@ -524,7 +524,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class LaunchJob:
-    """A command that trains some runs. Given again after a fault, it goes on where it was."""
+    """A command that trains some runs. Given again after a fault, it resumes where it was."""
 
     name: str
     """Different for each job of a sweep; letters, digits and '-'."""

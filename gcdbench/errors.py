@@ -60,13 +60,13 @@ class PluginError(GcdbenchError):
 
 
 class TrainingError(GcdbenchError):
-    """Training cannot go on (a loss is not finite, memory ran out)."""
+    """Training cannot continue (a loss is not finite, memory ran out)."""
 
     exit_code = 6
 
 
 class RankLost(GcdbenchError):
-    """Another process of the same run has ended; nothing can go on without it."""
+    """Another process of the same run has ended; nothing can continue without it."""
 
     exit_code = 7
 

@@ -89,7 +89,7 @@ def compare(setups: Sequence[Setup], names: Sequence[str] | None = None) -> Comp
     check_protocols(setups, names)
     metrics = tuple(m for m in HEADLINE if any(s.values(m) for s in setups))
     if not metrics:
-        raise UsageError(f"The runs on '{setups[0].dataset}' have no accuracies: nobody knows the true classes.")
+        raise UsageError(f"The runs on '{setups[0].dataset}' have no accuracies: the true classes are not known.")
     paired: dict[tuple[int, str], Paired] = {}
     best: dict[str, int] = {}
     tests: dict[str, None] = {}

@@ -29,7 +29,7 @@ class Setup:
 
     @property
     def name(self) -> str:
-        """`rlcd (released)`, or `rlcd (paper; alpha=0.3)` with the settings somebody chose."""
+        """`rlcd (released)`, or `rlcd (paper; alpha=0.3)` with the settings the user chose."""
         chosen = ", ".join(f"{key.removeprefix('method.')}={spell(self.settings.get(key))}" for key in self.chosen)
         return f"{self.method} ({self.recipe}{'; ' if chosen else ''}{chosen})"
 

@@ -14,7 +14,7 @@ LEVEL = 0.05
 """Probability of a wrong "better" or "worse" among the comparisons of one column, if there is no difference."""
 CONFIDENCE = 0.95
 EXACT_UP_TO = 16
-"""Sign flips of so many pairs are enumerated; beyond it they are sampled, always the same ones."""
+"""Sign flips of this many pairs are enumerated; beyond it they are sampled, always the same ones."""
 SAMPLED = 100_000
 
 SIGN_FLIP = "exact sign-flip test"

@@ -1,7 +1,7 @@
 """The last transformer block, computed only for the tokens that are read.
 
 Keys and values are needed for every token; queries, projection and MLP only for the tokens whose output
-somebody reads. The numbers are those of the whole block.
+are read. The numbers are those of the whole block.
 """
 
 from __future__ import annotations

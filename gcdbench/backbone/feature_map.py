@@ -19,7 +19,7 @@ from gcdbench.errors import UsageError
 
 CPU_PASS = 32
 """Images that go through the network at once on a CPU. The maps of its first layers are large: those of more images
-leave the processor's cache, and the memory they take is given back and fetched anew (half the speed at 128)."""
+leave the processor's cache, and the memory they take is given back and fetched again (half the speed at 128)."""
 
 
 class FeatureMapTrunk(FrozenTrunk):

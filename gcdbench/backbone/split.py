@@ -1,4 +1,4 @@
-"""What every split backbone offers: one frozen trunk, and as many tails as somebody asks for."""
+"""What every split backbone offers: one frozen trunk, and as many tails as are asked for."""
 
 from __future__ import annotations
 

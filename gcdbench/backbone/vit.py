@@ -47,7 +47,7 @@ class Stem(nn.Module):
 
 
 class SplitViT(SplitBackbone):
-    """A backbone ready for a run: one trunk, and as many tails as somebody asks for."""
+    """A backbone ready for a run: one trunk, and as many tails as are asked for."""
 
     def __init__(self, vit: nn.Module, train_from: int = -1, folded: bool = False) -> None:
         depth = len(vit.blocks)  # type: ignore[arg-type]

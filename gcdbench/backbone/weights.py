@@ -62,7 +62,7 @@ def load_into(network: Any, state: Mapping[str, Tensor], where: str) -> None:
         missing, unexpected = network.load_state_dict(_without_classifier(network, fitted), strict=False)
     except Exception as fault:  # what knows the names of one architecture stumbles over those of another in many ways
         raise DataError(f"The weights in {where} do not fit this backbone: {_first_line(fault, last=True)}") from fault
-    missing = [name for name in missing if not name.endswith("num_batches_tracked")]  # a count nobody uses
+    missing = [name for name in missing if not name.endswith("num_batches_tracked")]  # a count no one uses
     if missing or unexpected:
         told = [f"{len(missing)} missing (first: {missing[0]})"] if missing else []
         told += [f"{len(unexpected)} unknown (first: {unexpected[0]})"] if unexpected else []

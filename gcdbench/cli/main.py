@@ -114,7 +114,7 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-_SAVED = "What a run has done is saved: the same command without --force goes on from there."
+_SAVED = "What a run has done is saved: the same command without --force resumes from there."
 
 
 def _say(message: str) -> None:

@@ -115,7 +115,7 @@ class Display(Observer):
         self.console.print(text, markup=False, soft_wrap=True)
 
     def phase(self, name: str) -> None:
-        """What else is going on."""
+        """What else happens."""
         self.terms.plain = f"  {name} ..."
 
     def warn(self, message: str) -> None:

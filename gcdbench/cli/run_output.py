@@ -56,7 +56,7 @@ def _cell(metrics: dict[str, float], key: str) -> str:
 
 
 def _print_discovery(record: Record, title: str) -> None:
-    """Where nobody knows the truth: how many images went into each class or new group."""
+    """Where the truth is unknown: how many images went into each class or new group."""
     table = Path(record.dir) / "predictions.csv"
     with table.open(newline="", encoding="utf-8", errors="surrogateescape") as stream:
         sizes = Counter(row["name"] for row in csv.DictReader(stream))

@@ -20,7 +20,7 @@ class DataConfig:
     label_ratio: float = 0.5
     """Share of the base-class images that are labelled."""
     images: int | None = None
-    """Use only so many training images, drawn once without looking at labels; None takes all. Which of them are
+    """Use only this many training images, drawn once without looking at labels; None takes all. Which of them are
     labelled follows from the published draw over all images."""
     novel_ratio: float | None = None
     """Share of novel classes; None keeps the published split. A larger share cuts the end of the base list."""
@@ -86,7 +86,7 @@ class BackboneConfig:
     """First trained block, counted from the end if negative; -1 trains the last block, 0 everything. Networks with a
     feature map are frozen whole, and their tail is trained."""
     pca: int | None = None
-    """Networks with a feature map: project each cell to so many dimensions; None keeps the channels."""
+    """Networks with a feature map: project each cell to this many dimensions; None keeps the channels."""
     pca_images: int = 10_000
     """Training images (labels unseen) on which the PCA is fitted, or all of them if there are fewer."""
     tail_depth: int = 1
@@ -166,7 +166,7 @@ class EvalConfig:
     selection: str = "last"
     """Which epoch's predictions count; see `gcdbench.evaluation.selection`."""
     every: int = 0
-    """Also evaluate every so many epochs (0: only at the end, or each epoch if the selection rule needs it)."""
+    """Also evaluate every N epochs (0: only at the end, or each epoch if the selection rule needs it)."""
     batch_size: int = 256
     """Images per forward pass in evaluation."""
 
@@ -184,7 +184,7 @@ class StoreConfig:
     """Tokens of evaluation views. `auto`: in memory if they are small; otherwise a store on disk of this type.
     fp32 is exact; the others round."""
     train_views: int = 0
-    """Train on so many stored views of each image instead of fresh ones; 0 means fresh ones. Not exact."""
+    """Train on this many stored views of each image instead of fresh ones; 0 means fresh ones. Not exact."""
     train_tokens: Literal["fp32", "bf16", "fp16"] = "bf16"
     """Type in which training views are stored."""
 

@@ -54,8 +54,8 @@ class OpenedDataset(Dataset):
         self._indices.pop(part, None)
 
     def take_some(self, part: str, count: int) -> None:
-        """Go on with so many of the rows that are used. They are drawn once for all, without looking at labels, so that
-        a smaller number is a part of a larger one and a row that is left out moves no other."""
+        """Continue with this many of the rows that are used. They are drawn once, without looking at labels, so that a
+        smaller number is a part of a larger one and a row that is left out moves no other."""
         whole, kept = len(self.whole(part)), self._kept.get(part)
         order = np.random.default_rng(0).permutation(whole)
         used = order if kept is None else order[np.isin(order, kept)]

@@ -36,7 +36,7 @@ def matches(path: Path, archive: Archive) -> bool:
 
 
 def download(archive: Archive, folder: Path, report: Report) -> Path:
-    """Fetch into ``folder``, going on from a partial file; the name appears only after the checksum agrees."""
+    """Fetch into ``folder``, resuming from a partial file; the name appears only after the checksum agrees."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as fault:
@@ -89,7 +89,7 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def _inside(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
-    """Python's own filter, which would make an absolute name a relative one; nobody writes such archives by mistake."""
+    """Python's own filter, which would make an absolute name a relative one; no one writes such archives by mistake."""
     if member.name.startswith(("/", "\\")):
         raise tarfile.AbsolutePathError(member)
     return tarfile.data_filter(member, folder)

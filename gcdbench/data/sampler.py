@@ -51,7 +51,7 @@ class PairedSampler:
     """Every batch holds labelled rows, then unlabelled ones, in proportion to the sets (at least one of each).
 
     Both sets are gone through in an order of their own, without replacement; a set too small for all batches of an
-    epoch is shuffled again and goes on.
+    epoch is shuffled again and continues.
     """
 
     def __init__(self, split: Split, batch_size: int) -> None:

@@ -31,7 +31,7 @@ class Split:
     unlabelled: IntArray
     """Row numbers, sorted."""
     target: IntArray
-    """True target of every row; -1 where nobody knows it."""
+    """True target of every row; -1 where it is unknown."""
 
     @property
     def num_classes(self) -> int:

@@ -77,7 +77,7 @@ class SweepCost:
     """Per backbone and method the operations of a training step for each image."""
 
     def hours(self, operations: float) -> float:
-        """GPU hours of so many operations."""
+        """GPU hours of this many operations."""
         return operations / (self.assumed.tflops * 1e12) / 3600
 
     def total(self, way: str) -> float:

@@ -1,7 +1,7 @@
 """The PCA of a run whose backbone wants one: fitted on training images without their labels, once, and kept.
 
 It is fitted in double precision and kept in the cache and with every run: another number of threads may round
-differently, and a run that goes on must see the tokens it began with.
+differently, and a run that continues must see the tokens it began with.
 """
 
 from __future__ import annotations

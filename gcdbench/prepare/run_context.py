@@ -134,7 +134,7 @@ class RunContext:
         return np.arange(len(self.data.test), dtype=np.int64)
 
     def truth(self, rows: str) -> Truth | None:
-        """True classes of the scored rows; None where nobody knows them."""
+        """True classes of the scored rows; None where they are unknown."""
         split = self.data.split
         target = split.target[split.unlabelled] if rows == "unlabelled" else self.data.test_target()
         if (target < 0).any():

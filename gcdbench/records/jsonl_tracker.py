@@ -19,7 +19,7 @@ class JsonlTracker(Tracker):
     name = "jsonl"
 
     def start(self, folder: Path, config: Mapping[str, Any], epochs_done: int, steps_done: int) -> None:
-        """Drop epochs that were written after the checkpoint the run goes on from."""
+        """Drop epochs that were written after the checkpoint the run resumes from."""
         self.path = folder / FILE
         self.kept = 0
         if self.path.is_file():

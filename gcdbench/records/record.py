@@ -80,7 +80,7 @@ class Record:
 
 
 _BY_HAND = ("--set", "command line", "config file")
-"""How sources of values begin that somebody chose for this run (schema 1 has no field for them)."""
+"""How sources of values begin that the user chose for this run (schema 1 has no field for them)."""
 
 
 def _from_version_1(data: dict[str, Any]) -> dict[str, Any]:

@@ -35,13 +35,13 @@ class Trackers:
                     self.others.append(registry.load("tracker", name)())
 
     def start(self, folder: Path, config: Mapping[str, Any], epochs_done: int, steps: int) -> None:
-        """The run begins. A tracker that cannot even start is the user's to know before hours of training."""
+        """The run begins. A tracker that cannot even start must be reported to the user before hours of training."""
         self.epochs_done = epochs_done
         self.last = time.monotonic()
         self.jsonl.start(folder, config, epochs_done, steps)
         if self.jsonl.kept < epochs_done:
             lost = epochs_done - self.jsonl.kept
-            self.warn(f"{self.jsonl.path} lacks {lost} of {epochs_done} epochs: somebody else has changed it.")
+            self.warn(f"{self.jsonl.path} lacks {lost} of {epochs_done} epochs: something else has changed it.")
         waiting, self.others = self.others, []
         for tracker in waiting:
             with plugin_call(tracker.name, "start", kind="tracker"):
@@ -75,4 +75,4 @@ class Trackers:
                     getattr(tracker, hook)(*arguments)
             except GcdbenchError as fault:
                 self.others.remove(tracker)
-                self.warn(f"{fault} The run goes on without it.")
+                self.warn(f"{fault} The run continues without it.")

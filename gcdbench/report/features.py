@@ -18,7 +18,7 @@ FEW = 10
 
 
 def choose_positions(outcome: Outcome, seed: int = 0) -> tuple[IntArray, IntArray]:
-    """Places of the rows to draw and their class (true, or predicted where nobody knows the truth)."""
+    """Places of the rows to draw and their class (true, or predicted where the truth is unknown)."""
     label = outcome.cluster if outcome.target is None else outcome.target
     random = np.random.default_rng(seed)
     classes = np.unique(label)

@@ -67,7 +67,7 @@ PER_ROW = 3
 
 
 def new_figure(count: int, *, width: float | None = None, height: float = 3.2) -> tuple[Figure, list[Axes]]:
-    """A figure with so many plots, in rows; ``height`` is that of one row."""
+    """A figure with this many plots, in rows; ``height`` is that of one row."""
     columns = min(count, PER_ROW)
     rows = -(-count // columns)
     size = (width or (6.4 if count == 1 else 3.6 * columns), height * rows)

@@ -43,7 +43,7 @@ class ClusterResult:
     """The base class it stands for to the method, or `novel n`."""
     size: int
     matched: str | None
-    """True class it is matched with; None where nobody knows the truth or no class was left."""
+    """True class it is matched with; None where the truth is unknown or no class was left."""
     matched_is_base: bool | None
     purity: float | None
     """Share of its most frequent true class, in percent."""
@@ -82,7 +82,7 @@ class Outcome:
 
     @cached_property
     def classes(self) -> list[ClassResult]:
-        """Every true class, base classes first; empty where nobody knows the truth."""
+        """Every true class, base classes first; empty where the truth is unknown."""
         if self.target is None or self.mapped is None:
             return []
         count = max(int(self.target.max()) + 1, len(self.class_names))

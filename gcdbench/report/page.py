@@ -53,7 +53,7 @@ class Picture:
     uri: str
     title: str
     right: bool | None = None
-    """Whether the row is of the cluster's matched class; None where nobody knows."""
+    """Whether the row is of the cluster's matched class; None where it is unknown."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from gcdbench import registry
 from gcdbench.config.resolve import Layer, flat_config, resolve
 from gcdbench.contracts import Index, IntArray, Method
 from gcdbench.errors import GcdbenchError
-from gcdbench.prepare.environment import RunEnvironment
 from gcdbench.prepare.pca import begun_with
 from gcdbench.prepare.pool import ImagePool, PoolOptions, PoolRows
 from gcdbench.prepare.request import ResolvedRequest
@@ -88,7 +87,7 @@ class Reopened:
         return pool.features(embed).float().cpu().numpy()  # type: ignore[arg-type]
 
 
-def reopen(record: Record, root: Path, device: str = "auto", shared: SharedResources | None = None) -> Reopened:
+def reopen(record: Record, shared: SharedResources) -> Reopened:
     """Build the run's context again; a GcdbenchError says what is missing or has changed."""
     plugin = registry.get("method", record.method)
     method_class = plugin.load()
@@ -102,7 +101,6 @@ def reopen(record: Record, root: Path, device: str = "auto", shared: SharedResou
         layers=[Layer("record", flat_config(record.config))],
     )
     asked = ResolvedRequest(plugin, method_class, dataset_class, (resolved,))
-    shared = shared or SharedResources(RunEnvironment(root=root, device=device))
     ctx = prepare_run(asked, resolved, shared)
     own = begun_with(Path(record.dir), ctx.backbone_info)
     if own is not None:

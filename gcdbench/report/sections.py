@@ -180,7 +180,7 @@ def class_accuracies(runs: Sequence[RunView]) -> Section:
         title = f"Classes of {run.name}"
         sheet = Sheet(title, ("Class", "Side", "Rows", "Predicted", "Accuracy"), tuple(rows))
         blocks.append(Folded(title, sheet))
-    return Section("classes", "Classes", blocks or [Words("Nobody knows the true classes.")])
+    return Section("classes", "Classes", blocks or [Words("No one knows the true classes.")])
 
 
 def settings(runs: Sequence[RunView]) -> Section:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from gcdbench.errors import GcdbenchError
+from gcdbench.prepare.environment import RunEnvironment
 from gcdbench.prepare.shared_resources import SharedResources
 from gcdbench.records.record import Record
 from gcdbench.records.run_directory import RunDirectory
@@ -58,8 +60,11 @@ class Source:
     device: str = "auto"
     with_data: bool = True
     """Whether to open images and weights at all."""
-    cache: SharedResources = field(default_factory=SharedResources)
-    """Data and backbones that several runs of one report share."""
+
+    @cached_property
+    def shared(self) -> SharedResources:
+        """Data and backbones that several runs of one report share."""
+        return SharedResources(RunEnvironment(root=self.root, device=self.device))
 
 
 def view(record: Record, name: str, source: Source) -> RunView:
@@ -67,7 +72,7 @@ def view(record: Record, name: str, source: Source) -> RunView:
     opened, reason = None, "They were not asked for." if not source.with_data else None
     if source.with_data:
         try:
-            opened = reopen(record, source.root, source.device, source.cache)
+            opened = reopen(record, source.shared)
         except GcdbenchError as fault:
             reason = f"They need the data and weights of the run: {fault}"
     outcome = read_outcome(record, opened.class_names if opened else ())

@@ -117,8 +117,8 @@ class Rehearsal:
         """Time of the faster of two steps of the last method, without the trunk."""
 
     def of(self, ctx: RunContext, folder: Path) -> str | None:
-        """Two steps of every stage, `on_epoch_start` and `predict` on a few rows, checkpoints written, read and gone
-        on from. A sentence if there is something the user should know; what cannot work is raised."""
+        """Two steps of every stage, `on_epoch_start` and `predict` on a few rows, checkpoints written, read and resumed
+        from. A sentence if there is something the user should know; what cannot work is raised."""
         key = (ctx.k, ctx.config.eval.rows)
         if key not in self._few:
             self._few[key] = SampleRows(ctx)
@@ -157,7 +157,7 @@ def _goes_on_within(scene: Scene) -> str | None:
     try:
         theirs = twin.step(0, STEPS)
     except (PluginError, NotFinite) as fault:
-        return f"The method '{name}' cannot go on in the middle of an epoch ({fault}), {only}"
+        return f"The method '{name}' cannot continue in the middle of an epoch ({fault}), {only}"
     changed = _unequal(scene, twin, ours, theirs)
     if changed is None:
         return None
@@ -168,7 +168,7 @@ def _goes_on_within(scene: Scene) -> str | None:
 
 
 def _goes_on_after(scene: Scene) -> str | None:
-    """The same across the end of an epoch, where a run must be able to go on."""
+    """The same across the end of an epoch, where a run must be able to continue."""
     saved, name = scene.saved(), scene.trainer.name
 
     last = scene.stage.epochs - 1

@@ -86,7 +86,7 @@ class SampleRows:
 
 
 def _spread(rows: IntArray, count: int) -> IntArray:
-    """So many rows, evenly spaced."""
+    """This many rows, evenly spaced."""
     if not len(rows) or count < 1:
         return rows[:0]
     return rows[np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(np.int64))]

@@ -66,7 +66,7 @@ def verify_run(folder: Path) -> Verdict:
             continue
         found = scores.metrics.get(name)
         if found is None and name not in named:
-            notes.append(f"Nobody knows which evaluator gave {name}.")
+            notes.append(f"No one knows which evaluator gave {name}.")
         elif found is None:
             problems.append(f"{name} is {value:g} in the record, but cannot be computed from the predictions.")
         elif not math.isclose(found, value, rel_tol=1e-9, abs_tol=TOLERANCE):

@@ -1,4 +1,4 @@
-"""Writing files so that nobody ever sees half of one, and that a power cut cannot take back what was written."""
+"""Writing files so that no one ever sees half of one, and that a power cut cannot take back what was written."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a process that was killed has left of a file it was writing. Nobody else may be writing there."""
+    """Remove what a process that was killed has left of a file it was writing. No one else may be writing there."""
     for left in folder.glob(f".*{_TEMPORARY}"):
         with suppress(OSError):
             left.unlink()

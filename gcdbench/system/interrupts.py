@@ -18,7 +18,7 @@ _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 class Interrupts:
     """While entered, signals that end a process are raised where they do no harm; a second one is raised at once.
 
-    Only the main thread can do this, and only for signals that nobody else handles or ignores (`nohup`).
+    Only the main thread can do this, and only for signals that no one else handles or ignores (`nohup`).
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Signals that arrive inside wait until somebody asks for them (`take`); a second one is raised at once."""
+        """Signals that arrive inside wait until they are asked for them (`take`); a second one is raised at once."""
         self._depth += 1
         try:
             yield

@@ -54,7 +54,7 @@ def locked(path: Path, wait: Wait, remove: bool = False) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            if remove and _is_same(handle, path):  # somebody may have removed ours, and made another
+            if remove and _is_same(handle, path):  # another process may have removed ours, and made another
                 path.unlink(missing_ok=True)
             else:
                 os.ftruncate(handle, 0)
@@ -62,7 +62,7 @@ def locked(path: Path, wait: Wait, remove: bool = False) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody holds the lock, or nobody can tell."""
+    """Whether a process holds the lock, or it cannot be known."""
     try:
         import fcntl
 

@@ -37,7 +37,7 @@ def memory_error(where: str) -> TrainingError:
 def plugin_call(name: str, hook: str, kind: str = "method", passes: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Turn whatever a plugin raises inside into a PluginError; out of memory is told as what it is.
 
-    ``passes`` are exceptions that the caller understands himself.
+    ``passes`` are exceptions that the caller handles itself.
     """
     try:
         yield
@@ -50,13 +50,13 @@ def plugin_call(name: str, hook: str, kind: str = "method", passes: tuple[type[E
             raise
         raise PluginError(f"The {kind} '{name}' failed in {hook}: {type(fault).__name__}: {fault}") from fault
     except SystemExit as fault:  # a plugin does not decide that the program ends
-        raise PluginError(f"The {kind} '{name}' wanted to end the program in {hook} ({fault}).") from fault
+        raise PluginError(f"The {kind} '{name}' called sys.exit in {hook} ({fault}).") from fault
 
 
 def as_user_error(fault: Exception, name: str) -> GcdbenchError:
     """Whatever ended a run, as an error for a person; the run's log has the details."""
     if isinstance(fault, BadImage):
-        return BadImage(f"{fault} Mend or remove it, or leave such images out with --on-bad-image skip.")
+        return BadImage(f"{fault} Fix or remove it, or leave such images out with --on-bad-image skip.")
     if isinstance(fault, GcdbenchError):
         return fault
     if isinstance(fault, OSError):

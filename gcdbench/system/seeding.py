@@ -30,7 +30,7 @@ class AmbientStream:
     """The global streams of torch, numpy and random as one consumer sees them: derived ones, its own.
 
     Inside, it draws from them; outside, nothing has been drawn, and no global switch of torch is turned. It may be
-    entered any number of times and goes on where it left off, so that several consumers take turns without seeing
+    entered any number of times and resumes where it left off, so that several consumers take turns without seeing
     each other. For code that cannot be handed a generator: layer constructors, dropout, third-party plugins.
     """
 
@@ -61,7 +61,7 @@ class AmbientStream:
         return zlib.crc32(b"".join(drawn))
 
     def state(self) -> dict[str, Any] | None:
-        """Where the streams stand, as a checkpoint can hold it; None if nobody has entered them yet."""
+        """Where the streams stand, as a checkpoint can hold it; None if no one has entered them yet."""
         if self._own is None:
             return None
         cpu, cuda, (kind, keys, *rest), plain, (grad, dtype, _) = self._own
@@ -91,7 +91,7 @@ def set_global_state(state: tuple[Any, ...]) -> None:
     """Put them there."""
     cpu, cuda, numbers, plain, modes = state
     torch.set_rng_state(cpu)
-    if cuda and torch.cuda.is_available():  # a run may go on without the device it began on
+    if cuda and torch.cuda.is_available():  # a run may continue without the device it began on
         torch.cuda.set_rng_state(cuda[0])
     np.random.set_state(numbers)
     random.setstate(plain)

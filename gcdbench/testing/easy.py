@@ -88,7 +88,7 @@ class ShuffledDigits(EasyDigits):
     """The same images and visible labels; the hidden labels are shuffled among each other."""
 
     def labels(self) -> IntArray:
-        """Wrong where nobody may look."""
+        """Wrong where no one may look."""
         hidden = np.flatnonzero(~self.labelled)
         wrong = self.true.copy()
         wrong[hidden] = self.true[np.random.default_rng(1).permutation(hidden)]

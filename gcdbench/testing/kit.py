@@ -156,7 +156,7 @@ def _attempt(one: Check, subject: Any) -> tuple[str, str]:
         return FAILED, str(fault)
     except GcdbenchError as fault:
         return FAILED, f"{type(fault).__name__}: {fault}"
-    except (Exception, SystemExit) as fault:  # whatever a plugin raises is its failure, and the other checks go on
+    except (Exception, SystemExit) as fault:  # whatever a plugin raises is its failure, and the other checks continue
         return FAILED, f"{type(fault).__name__}: {fault}"
     return PASSED, ""
 

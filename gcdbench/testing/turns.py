@@ -82,7 +82,7 @@ class TurnRanks(Communicator):
 
 
 def in_turns(size: int, action: Callable[[Communicator], Value]) -> list[Value]:
-    """What ``action`` returns on each of so many ranks; the fault of the first one that fails is raised."""
+    """What ``action`` returns on each of this many ranks; the fault of the first one that fails is raised."""
     table = _Table(size)
     found: list[Any] = [None] * size
     faults: list[tuple[bool, int, BaseException]] = []

@@ -98,7 +98,7 @@ def predict_by_clusters(
 
 
 def nearest(rows: Tensor, centres: Tensor) -> IntArray:
-    """The number of each row's nearest centre, some rows at a time; infinite centres are nobody's."""
+    """The number of each row's nearest centre, some rows at a time; infinite centres are no one's."""
     away = ~centres.isfinite().all(1)
     safe = torch.where(away[:, None], 0.0, centres.float())
     size = max(1, BLOCK_BYTES // (4 * max(1, len(centres))))

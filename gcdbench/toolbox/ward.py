@@ -55,7 +55,7 @@ class Dendrogram:
         return order, start, start + size
 
     def nodes(self, clusters: int) -> list[int]:
-        """The nodes that are the clusters of a cut into so many."""
+        """The nodes that are the clusters of a cut into this many."""
         if not 1 <= clusters <= self.rows:
             raise UsageError(f"A tree of {self.rows} rows cannot be cut into {clusters} clusters.")
         first = self.rows + len(self.merges) - (clusters - 1)  # nodes from here on are cut

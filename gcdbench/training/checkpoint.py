@@ -102,7 +102,7 @@ def restore(folder: Path, run_id: str) -> tuple[dict[str, Any] | None, list[str]
         except _Damaged as fault:
             os.replace(path, path.with_suffix(".damaged"))
             instead = "the one before it" if (folder / PREVIOUS).is_file() else "the beginning"
-            notes.append(f"The checkpoint {path} is damaged ({fault}); the run goes on from {instead}.")
+            notes.append(f"The checkpoint {path} is damaged ({fault}); the run resumes from {instead}.")
             continue
         if state["run"] != run_id:
             raise GcdbenchError(f"The checkpoint {path} belongs to the run {state['run']}, not to {run_id}. {_AGAIN}")

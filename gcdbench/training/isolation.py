@@ -84,7 +84,7 @@ class _Isolated(AbstractContextManager[None]):
 
 
 class _Shared(_Isolated):
-    """What lanes share fails for all of them. Ranks have agreed on it already, or they have lost each other."""
+    """What lanes share fails for all of them. Ranks have agreed on it, or they lost connection to each other."""
 
     def settled(self, fault: Exception | None) -> Exception | None:
         """A fault that the others have not met means that they wait somewhere else."""

@@ -1,4 +1,4 @@
-"""A lane: one method instance with its optimisers, trained on batches that somebody else prepares."""
+"""A lane: one method instance with its optimisers, trained on batches that others prepare."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class MethodTrainer:
         return [[list(names), entry.values, entry.steps, entry.first_bad] for names, entry in self.sums.items()]
 
     def restore_sums(self, state: list[Any]) -> None:
-        """Go on with such sums."""
+        """Continue with such sums."""
         device = self.compute.device
         self.sums = {
             tuple(names): Sums(values.to(device), steps, first.to(device)) for names, values, steps, first in state

@@ -135,7 +135,7 @@ def test_warnings_of_runs_become_notes():
 
 
 def test_runs_without_truth_are_refused():
-    with pytest.raises(UsageError, match="nobody knows the true classes"):
+    with pytest.raises(UsageError, match="the true classes are not known"):
         compared(runs("rlcd", [0.0], metrics={"clusters_used": 3.0}))
 
 

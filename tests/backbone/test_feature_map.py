@@ -112,7 +112,7 @@ def test_the_exact_read_equals_the_whole_block():
     assert torch.allclose(one, tail(tokens, extra), atol=1e-4)
 
 
-def test_blocks_follow_the_seed_around_them_and_disturb_nobody():
+def test_blocks_follow_the_seed_around_them_and_disturb_no_one():
     backbone = loaded()
 
     def weights(seed):

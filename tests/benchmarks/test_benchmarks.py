@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import sys
+
 import pytest
 import torch
 
 from benchmarks import clusters
+from benchmarks.__main__ import main
 from benchmarks.figure import Claim, Figure, Growth, faster
 from benchmarks.reference import ReferenceBackbone, public_kmeans
 from benchmarks.run import PARTS
@@ -63,7 +67,19 @@ def test_subjects_are_read_from_the_config():
     assert subjects.experiment == "ablation"
 
 
-def test_a_failed_claim_or_half_a_bar_is_exit_code_1(cli, monkeypatch, tmp_path):
+def test_a_failed_claim_or_half_a_bar_is_exit_code_1(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def bench(*arguments):
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+        return code, capsys.readouterr()
+
     def part(found):
         return lambda scene: iter(found)
 
@@ -71,13 +87,15 @@ def test_a_failed_claim_or_half_a_bar_is_exit_code_1(cli, monkeypatch, tmp_path)
     for name in PARTS:
         monkeypatch.setitem(PARTS, name, part([]))
     monkeypatch.setitem(PARTS, "step", part(good))
-    answer = cli("bench", "--quick", "-o", "out.json")
-    assert answer.code == 0, answer.stderr
-    assert "1.20x" in answer.stdout
+    code, text = bench("--quick", "-o", "out.json")
+    assert code == 0, text.err
+    assert "1.20x" in text.out
     assert (tmp_path / "out.json").is_file()
     for bad, name in ((Claim("equal", False), "equal"), (Figure("slow", 0.9, 2.0), "slow")):
         monkeypatch.setitem(PARTS, "step", part([*good, bad]))
-        answer = cli("bench", "--quick", "--json")
-        assert answer.code == 1
-        assert f"1 benchmarks failed: {name}." in answer.stderr
-        assert answer.json()["results"][0]["reached"] is False
+        code, text = bench("--quick", "--json")
+        assert code == 1
+        assert f"1 benchmarks failed: {name}." in text.err
+        assert json.loads(text.out)["results"][0]["reached"] is False
+    assert bench("--only", "image")[0] == 2
+    assert "Did you mean 'images'" in bench("--only", "image")[1].err

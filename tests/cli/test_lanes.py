@@ -105,7 +105,6 @@ def test_wrong_values_are_sentences(cli):
     too_few = cli("run", "--method", "rlcd", *QUICK, "--train-views", "1")
     assert too_few.code == 2
     assert "store.train_views is 1, but a step takes 2 different views" in too_few.stderr
-    assert "Did you mean 'images'" in cli("bench", "--only", "image").stderr
 
 
 def test_runs_with_rounded_tokens_do_not_compare_with_exact_ones(cli):

@@ -127,7 +127,7 @@ def test_something_else_in_the_place_of_a_file(name, cli, tmp_path):
     assert "Traceback" not in answer.stderr
 
 
-def test_epochs_that_somebody_has_removed_are_told(cli, tmp_path):
+def test_epochs_that_someone_has_removed_are_told(cli, tmp_path):
     run = cli(*DIGITS, "--json").json()["runs"][0]
     folder = tmp_path / run["dir"]
     (folder / "record.json").unlink()

@@ -62,7 +62,7 @@ def test_a_signal_saves_the_run(number, code, words, tmp_path, undisturbed):
     assert not (folder / "record.json").exists()
     assert not list(folder.parent.glob(".*"))  # neither lock nor half a file
     again = begin(tmp_path, "runs")
-    assert "going on after epoch" in again.communicate()[1]
+    assert "resuming after epoch" in again.communicate()[1]
     assert again.returncode == 0
     assert digest(tmp_path / "runs") == undisturbed
 

@@ -101,7 +101,7 @@ def test_changed_predictions_are_noticed_too(cli, runs):
 
 
 def test_an_edit_that_hides_itself_is_found_by_scoring(cli, runs):
-    """Whoever computes the hash anew does not fool the predictions."""
+    """Whoever computes the hash again does not fool the predictions."""
     from gcdbench.records.record import hashes_of
 
     path = records(runs)[0]

@@ -137,7 +137,7 @@ def test_a_redirect_within_https_is_followed(server, tmp_path):
     assert download(Archive(server, md5()), tmp_path, lambda *now: None).read_bytes() == Handler.content
 
 
-def test_a_server_nobody_vouches_for_is_refused(server, tmp_path, monkeypatch):
+def test_a_server_no_one_vouches_for_is_refused(server, tmp_path, monkeypatch):
     monkeypatch.undo()  # the usual certificates
     with pytest.raises(DataError, match=r"(?i)certificate"):
         download(Archive(server, md5()), tmp_path, lambda *now: None)

@@ -70,7 +70,7 @@ def test_what_is_finished_is_left_out_and_what_failed_waits_to_be_asked_for(tmp_
     assert next(run for run in again.runs if run.status == "failed").folder.failure == "The disk is made of cheese."
 
 
-def test_runs_that_somebody_works_on_are_left_to_him(tmp_path):
+def test_runs_that_someone_works_on_are_left_to_him(tmp_path):
     run = planned(tmp_path).jobs[0].runs[0]
     with run.folder.lock(lambda who: None):
         plan = planned(tmp_path)

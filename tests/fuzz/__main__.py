@@ -95,7 +95,7 @@ class Worker:
                 os._exit(code)
 
     def over(self) -> bool:
-        """Whether all cases are done; a crash or hang is noted and the rest goes on in a new process."""
+        """Whether all cases are done; a crash or hang is noted and the rest continues in a new process."""
         number, since = struct.unpack("qd", self.shared[:16])
         done, status = os.waitpid(self.pid, os.WNOHANG)
         if not done and time.monotonic() - since <= HANG:

@@ -175,7 +175,7 @@ class Checkpoints(Target):
 
         path = self.root / "checkpoint/last.pt"
         path.parent.mkdir(exist_ok=True)
-        if random.random() < 0.7:  # as if somebody had damaged it on purpose and mended the checksum
+        if random.random() < 0.7:  # as if someone had damaged it on purpose and mended the checksum
             content = content[:-73]
             content += b"\nsha256 " + hashlib.sha256(content).hexdigest().encode() + b"\n"
         path.write_bytes(content)

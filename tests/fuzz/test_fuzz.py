@@ -69,14 +69,14 @@ def test_what_a_parser_must_not_do_is_noticed(action, words):
 
 
 def test_every_parser_has_a_target():
-    """Modules of the core that read files somebody else may have written."""
+    """Modules of the core that read files someone else may have written."""
     words = ("tomllib.loads", "read_toml(", "Unpickler", "np.load(", "torch.load(", "load_file(", "Image.open(",
              "csv.DictReader", "tarfile.open", "read_json(", "parse_json(", "read_lines(", "decompressobj")  # fmt: skip
     root = Path(__file__).parents[2] / "gcdbench"
     found = {p.relative_to(root).as_posix() for p in root.rglob("*.py") if any(w in p.read_text() for w in words)}
     covered = {
         "config/coercion.py", "config/resolve.py", "config/presets.py", "analysis/experiment_file.py",
-        "prepare/plan.py", "data/formats/restricted_pickle.py", "data/formats/matfile.py", "data/fetch.py",
+        "prepare/request.py", "data/formats/restricted_pickle.py", "data/formats/matfile.py", "data/fetch.py",
         "data/datasets/files.py", "data/datasets/folder.py", "data/datasets/cub.py", "data/datasets/aircraft.py",
         "data/datasets/cifar.py", "records/record.py", "records/run_directory.py", "system/files.py",
         "system/locks.py", "evaluation/score.py", "training/checkpoint.py", "backbone/weights.py",

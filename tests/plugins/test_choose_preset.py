@@ -63,13 +63,13 @@ def test_common_settings_come_from_an_experiment(script, tmp_path, capsys):
 
 @pytest.mark.usefixtures("few_digits")
 def test_candidates_that_see_other_batches_train_apart(script, tmp_path, monkeypatch):
-    sizes, original = [], script.Keeper.step
+    sizes, original = [], script.Lane.step
 
     def step(self, batch, number):
         sizes.append((self.ctx.config.train.batch_size, len(batch.target)))
         original(self, batch, number)
 
-    monkeypatch.setattr(script.Keeper, "step", step)
+    monkeypatch.setattr(script.Lane, "step", step)
     script.main(["rlcd", "train.epochs=1", "train.batch_size=16,32", "--cache", str(tmp_path)])
     assert {asked for asked, _ in sizes} == {16, 32}
     assert all(asked == got for asked, got in sizes)

@@ -96,7 +96,7 @@ def test_the_wrong_kind_of_thing_is_told_when_it_is_loaded(cls, kind, words):
 def test_a_plugin_does_not_end_the_program():
     outcome = session_of(own(Leaves)).outcome("prediction")
     assert outcome.status == FAILED
-    assert "wanted to end the program in predict" in outcome.detail
+    assert "called sys.exit in predict" in outcome.detail
 
 
 def test_a_method_that_ends_the_program_ends_its_run_only(tmp_path, monkeypatch):

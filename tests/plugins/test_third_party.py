@@ -89,7 +89,7 @@ def test_a_plugin_comes_runs_is_compared_and_goes(environment, place):
     assert "There is no method 'mine'." in done.stderr
 
 
-def test_a_broken_plugin_and_a_name_clash_are_told_and_hurt_nobody(environment, place):
+def test_a_broken_plugin_and_a_name_clash_are_told_and_hurt_no_one(environment, place):
     environment.install(small_package(place, "sad", "sad-plugin", "raise RuntimeError('no luck today')\n"))
     clash = "from gcdbench_simgcd import SimGCD as Thing\n"
     environment.install(small_package(place, "simgcd", "other-simgcd", clash))

@@ -105,7 +105,7 @@ def test_a_tracker_that_fails_is_told_once_and_left_out(tmp_path):
         made.epoch({"losses": {}})
     made.close()
     assert told == [
-        "The tracker 'broken' failed in epoch: ZeroDivisionError: oops The run goes on without it.",
+        "The tracker 'broken' failed in epoch: ZeroDivisionError: oops The run continues without it.",
     ]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
 

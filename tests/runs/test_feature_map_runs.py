@@ -140,7 +140,7 @@ def test_rows_for_a_projection_are_drawn_once():
 
 
 def test_an_interrupted_run_resumes_with_its_own_projection(tmp_path, data, monkeypatch):
-    """Its store is gone, and what is fitted anew differs: the run and its report take the one it began with."""
+    """Its store is gone, and what is fitted again differs: the run and its report take the one it began with."""
     from gcdbench.prepare import pca as projecting
     from gcdbench.training.lane import Lane
 

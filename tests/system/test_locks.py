@@ -112,7 +112,7 @@ def test_a_file_system_without_locks_is_no_fault(tmp_path, monkeypatch):
         pass
 
 
-def test_the_end_of_a_lock_does_not_remove_somebody_elses(tmp_path):
+def test_the_end_of_a_lock_does_not_remove_someone_elses(tmp_path):
     """Its file was removed, another process made a new one: that one stays."""
     path = tmp_path / "lock"
     with locked(path, never, remove=True):

@@ -229,7 +229,7 @@ class FailsHiddenLabels(Sound):
     def predict(self, pool: Pool) -> Prediction:
         answer, frame = super().predict(pool), sys._getframe()
         while frame is not None:
-            ctx = frame.f_locals.get("space") or getattr(frame.f_locals.get("self"), "space", None)
+            ctx = frame.f_locals.get("ctx") or getattr(frame.f_locals.get("self"), "ctx", None)
             if hasattr(ctx, "data"):
                 seen = pool.query_places is not None
                 truth = ctx.data.split.target if seen else ctx.data.test_target()

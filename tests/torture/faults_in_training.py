@@ -34,7 +34,7 @@ def damaged_image(stage: Stage) -> str | None:
     return _with_file(stage, stage.random.choice(kinds), (4,), "cannot be read")
 
 
-@fault("images change while a run goes on", load="photos")
+@fault("images change while a run continues", load="photos")
 def changed_images(stage: Stage) -> str | None:
     path = stage.random.choice(stage.files)
     before, facts = path.read_bytes(), path.stat()

@@ -72,7 +72,7 @@ def test_any_damage_to_the_newest_is_noticed(data, tmp_path_factory):
     state, (note,) = checkpoint.restore(folder, "me")
     assert state["epoch"] == 1
     assert "is damaged" in note
-    assert "goes on from the one before it" in note
+    assert "resumes from the one before it" in note
     # The next one never pushes out the good one.
     checkpoint.save(folder, {**STATE, "epoch": 3})
     assert checkpoint.load(folder)["epoch"] == 3
@@ -86,7 +86,7 @@ def test_both_damaged_starts_from_the_beginning_and_says_so(tmp_path):
     state, notes = checkpoint.restore(tmp_path, "me")
     assert state is None
     assert len(notes) == 2
-    assert "goes on from the beginning" in notes[1]
+    assert "resumes from the beginning" in notes[1]
 
 
 def test_killed_between_the_two_renames_the_older_one_is_used(tmp_path):

@@ -46,7 +46,7 @@ def test_a_lane_that_fails_is_dropped_and_the_others_go_on(hook, tmp_path, monke
     whole = alone(tmp_path, "rlcd")
     assert survivor.parent.name == whole.run_id
     assert_equal_runs(whole, start(tmp_path, "rlcd", "lanes", settings=SETTINGS)[0])
-    # The lane that failed goes on where it stood.
+    # The lane that failed resumes where it stood.
     again = alone(tmp_path, "rlcd:released", "lanes")
     assert_equal_runs(again, alone(tmp_path, "rlcd:released"))
 

@@ -207,7 +207,7 @@ def test_notes_of_every_part_reach_the_record(tmp_path):
 
 
 def test_a_run_from_another_kind_of_device_is_resumed(tmp_path):
-    """The state of a GPU's random numbers is shorter; the run goes on with new ones and says so."""
+    """The state of a GPU's random numbers is shorter; the run continues with new ones and says so."""
     stopped(tmp_path, at=(0, 3))
     (folder,) = (tmp_path / "runs/rlcd/digits").iterdir()
     state = checkpoint.load(folder)

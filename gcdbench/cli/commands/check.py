@@ -119,7 +119,7 @@ def _replay(method: str, trajectory: Path, recipe: str | None, variant: str | No
 
     method_class = registry.load("method", method)
     variants = Recording(trajectory).variants() if variant is None else [variant]
-    # Nobody can see which recipe a recording is of: unless one is named, it is the one that agrees best.
+    # No one can see which recipe a recording is of: unless one is named, it is the one that agrees best.
     recipes = method_class.recipes if recipe is None else (recipe_name(method, method_class.recipes, recipe),)
     tried = {
         name: [(each, d) for each in variants for d in replay(method_class, trajectory, name, each)] for name in recipes

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @datasets_option
 @click.option("--backbone", help="Only runs on this backbone.")
 @click.option("--seed", "seeds", type=Seeds(), help="Only these seeds: 0 or 0,1,2 or 0-4.")
-@click.option("--epochs", type=int, help="Only runs with so many epochs.")
+@click.option("--epochs", type=int, help="Only runs with this many epochs.")
 @set_option
 @click.option("--experiment", help="Only runs with the settings that this experiment's rows share.")
 @click.option("--run-missing", is_flag=True, help="First train what is missing, on the same seeds for all methods.")

@@ -45,7 +45,7 @@ def layout_command(dataset: str, data_root: Path | None, as_json: bool) -> None:
 @data_group.command("verify")
 @click.argument("dataset")
 @data_root_option
-@click.option("--sample", type=click.IntRange(1), help="Open only about so many images of each part.")
+@click.option("--sample", type=click.IntRange(1), help="Open only about this many images of each part.")
 @json_option
 def verify_command(dataset: str, data_root: Path | None, sample: int | None, as_json: bool) -> None:
     """Check counts and whether every image can be read; exit code 4 if something is wrong."""

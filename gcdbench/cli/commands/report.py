@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @datasets_option
 @click.option("--backbone", help="With --compare and --table: only this backbone.")
 @click.option("--seed", "seeds", type=Seeds(), help="With --compare and --table: only these seeds.")
-@click.option("--epochs", type=int, help="With --compare and --table: runs with so many epochs.")
+@click.option("--epochs", type=int, help="With --compare and --table: runs with this many epochs.")
 @set_option
 @click.option("--all-setups", is_flag=True, help="With --compare: every set-up of a method.")
 @click.option("--paper", is_flag=True, help="With --compare: published numbers below ours.")
@@ -90,7 +90,7 @@ def _run_page(names: tuple[str, ...], source: Source, *, runs: Path, **_: Any) -
 
     folder = find_run(names[0], runs)
     if not (folder / "record.json").is_file():
-        raise UsageError(f"The run in {folder} is unfinished; give its `gcdbench run` command again to go on.")
+        raise UsageError(f"The run in {folder} is unfinished; give its `gcdbench run` command again to continue.")
     return run_page(read_record(folder / "record.json"), source)
 
 

@@ -33,7 +33,7 @@ def show_command(run: str, runs: Path, as_json: bool) -> None:
             raise UsageError(f"{folder} is no run directory: its config.json cannot be understood.") from fault
         raise UsageError(
             f"The run in {folder} is unfinished: {len(RunDirectory(folder).epochs())} of {planned} epochs are done. "
-            "Give its `gcdbench run` command again to go on."
+            "Give its `gcdbench run` command again to continue."
         )
     record = read_record(folder / "record.json")
     if as_json:

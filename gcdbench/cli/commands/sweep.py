@@ -62,9 +62,9 @@ def sweep_command(
 ) -> None:
     """Make all runs of an experiment: NAME is one of `gcdbench list experiments`, or a TOML file.
 
-    Runs that share trunk passes become one job. Finished runs are skipped, unfinished ones go on, failed ones are
+    Runs that share trunk passes become one job. Finished runs are skipped, unfinished ones continue, failed ones are
     listed (and tried again with --retry-failed). The plan comes first, the table of the experiment last. The same
-    command again goes on with whatever is left.
+    command again continues with whatever is left.
     """
     from gcdbench.analysis.experiment_file import load_experiment
     from gcdbench.contracts import Resources

@@ -44,7 +44,7 @@ class ImageFolder(FileDataset):
         "        paths are relative to the CSV file, an empty label means unlabelled"
     )
     steps = (
-        "Put your images into one folder per known class, and the images nobody has sorted into a folder "
+        "Put your images into one folder per known class, and the images that are not sorted yet into a folder "
         "called 'unlabelled'; or write a CSV file with the columns path and label.",
         "Run `gcdbench data verify folder --data-root YOUR_FOLDER` to check the result.",
     )

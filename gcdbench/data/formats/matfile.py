@@ -159,7 +159,7 @@ def _structs(reader: _Reader, count: int, depth: int) -> list[dict[str, Any]]:
 
 
 def _as_many(count: int, reader: _Reader) -> range:
-    """So many elements, if there is room for them: each takes eight bytes at least."""
+    """This many elements, if there is room for them: each takes eight bytes at least."""
     if count > min(MAX_ELEMENTS, (len(reader.data) - reader.place) // 8):
         raise MatError("it claims more elements than it holds")
     return range(count)

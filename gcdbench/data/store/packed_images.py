@@ -113,7 +113,7 @@ class PackedImages:
         except (OSError, ValueError, KeyError, TypeError, OverflowError) as fault:
             raise damaged(self.path, str(fault)) from fault
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that the memory is read-only: nobody writes to it
+            warnings.simplefilter("ignore")  # that the memory is read-only: no one writes to it
             self._flat = torch.frombuffer(self._map, dtype=torch.uint8)
         self._pages = ReadPages(self._map)
         self._checked = np.zeros(len(self.index), dtype=bool)

@@ -21,7 +21,7 @@ EVERY = 30.0
 
 
 class Growing:
-    """Opened in a folder where an earlier process has noted some rows, it goes on after them."""
+    """Opened in a folder where an earlier process has noted some rows, it resumes after them."""
 
     def __init__(self, folder: Path, content: str, entry: np.dtype[Any]) -> None:
         self._folder = folder
@@ -69,7 +69,7 @@ class Growing:
         self.rows += 1
 
     def mark(self) -> None:
-        """From here the next process could go on."""
+        """From here the next process could continue."""
         self._marked = (self.rows, self._bytes)
         if time.monotonic() - self._last > EVERY:
             self._note()

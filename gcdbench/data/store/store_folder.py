@@ -80,7 +80,7 @@ class StoreFolder:
         return read_description(self.path)
 
     def build(self, size: int, what: str, fill: Callable[[Path], Mapping[str, Any]], tell: Tell) -> None:
-        """Let ``fill`` write the files and return facts about them; a store somebody else has made is kept.
+        """Let ``fill`` write the files and return facts about them; a store another process has made is kept.
 
         A fill that was killed may find what it had noted (`gcdbench.data.store.resumable_writer`) and continue from
         there. ``size`` is what ``what`` will take, in bytes: said before anything is written, refused if it does not
@@ -164,7 +164,7 @@ def list_stores(root: Path) -> list[dict[str, Any]]:
 
 
 def leftovers(root: Path) -> list[Path]:
-    """What killed processes have left of stores they were writing; not what somebody is writing now."""
+    """What killed processes have left of stores they were writing; not what is being written now."""
     return [path for path in sorted(root.glob("*/.*.tmp")) if path.is_dir() and not _locked(path)]
 
 
@@ -174,7 +174,7 @@ def _locked(temporary: Path) -> bool:
 
 
 def delete_store(root: Path, store: Mapping[str, Any]) -> None:
-    """Delete a store that `list_stores` found; its description goes first, so that nobody reads half of it."""
+    """Delete a store that `list_stores` found; its description goes first, so that no one reads half of it."""
     path = root / store["kind"] / store["key"]
     try:
         (path / DESCRIPTION).unlink(missing_ok=True)
@@ -192,7 +192,7 @@ class ReadPages:
         self._bytes = 0
 
     def add(self, count: int) -> None:
-        """So many bytes are about to be read. Whoever reads pages that were just given back reads them again."""
+        """This many bytes are about to be read. Whoever reads pages that were just given back reads them again."""
         self._bytes += count
         if self._bytes > HELD_BYTES and hasattr(mmap, "MADV_DONTNEED"):
             self._bytes = 0

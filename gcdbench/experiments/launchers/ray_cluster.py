@@ -151,7 +151,7 @@ class RayLauncher(Launcher):
 
 
 def _require_listener(address: str) -> None:
-    """Ray itself would try for many minutes to reach an address where nobody listens."""
+    """Ray itself would try for many minutes to reach an address where no one listens."""
     host, sign, port = address.removeprefix("ray://").rpartition(":")
     if not sign or not port.isdigit():
         return  # `auto`, `local`: Ray's to understand

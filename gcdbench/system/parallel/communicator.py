@@ -61,7 +61,7 @@ class Communicator:
         return self.size == 1
 
     def share(self, rows: int) -> int:
-        """How many of so many rows are this rank's: rows rank, rank + size, rank + 2 size, ..."""
+        """How many of this many rows are this rank's: rows rank, rank + size, rank + 2 size, ..."""
         return len(range(self.rank, rows, self.size))
 
     @contextmanager
@@ -72,7 +72,7 @@ class Communicator:
         except RuntimeError as fault:
             why = None if self.watch is None else self.watch.why(seconds=5.0)
             first = (str(fault).strip().splitlines() or [type(fault).__name__])[0]
-            raise RankLost(why or f"The processes of this run have lost each other ({first}).") from fault
+            raise RankLost(why or f"The processes of this run lost connection to each other ({first}).") from fault
 
     # ------------------------------------------------------------------------------------------- tensors
 

@@ -20,7 +20,7 @@ _everywhere: tuple[Communicator, int] | None = None
 
 @contextmanager
 def shared_batch(ranks: Communicator, rows: int) -> Iterator[None]:
-    """Inside, every rank has tokens of its share of a batch of so many rows."""
+    """Inside, every rank has tokens of its share of a batch of this many rows."""
     if ranks.alone:
         yield
         return

@@ -42,7 +42,7 @@ def joined(device: str = "auto") -> Iterator[Communicator]:
     _current = ranks = _join(device)
     try:
         yield ranks
-        ranks.largest([0])  # nobody leaves while another one still works
+        ranks.largest([0])  # no one leaves while another one still works
     except BaseException as fault:
         if isinstance(fault, Terminated) and fault.agreed and not ranks.first and ranks.watch is not None:
             ranks.watch.await_first()  # which saves the run

@@ -95,7 +95,7 @@ class Watch:
                         waiting.unregister(key.fileobj)
 
     def _look_after_parent(self) -> None:
-        """The one that has started this process here is gone: nobody else would end one that waits for a message."""
+        """The one that has started this process here is gone: no one else would end one that waits for a message."""
         if self._parent and os.getppid() != self._parent:
             self._parent = 0
             self._missing("The process that had started the ranks has ended.")
@@ -112,7 +112,8 @@ class Watch:
             return False
         if word is None:
             if rank not in self._done:
-                self._missing(f"Rank {rank} of {self.size} has ended without a word (killed, or its machine is gone).")
+                how = "without an error message (killed, or its machine is gone)"
+                self._missing(f"Rank {rank} of {self.size} ended {how}.")
         elif word["code"]:
             # What the first rank passes on has been put into words there.
             said = word["sentence"] if word.get("passed") else f"Rank {rank} of {self.size} has stopped"
@@ -127,7 +128,7 @@ class Watch:
         with self._lock:
             if self._why is not None:
                 return
-            self._why = f"{why} The last checkpoint of the run is kept; the same command goes on from it."
+            self._why = f"{why} The last checkpoint of the run is kept; the same command resumes from it."
         self._lost.set()
         if self.rank == 0:
             self._tell({"code": LOST, "sentence": why, "passed": True})

@@ -73,7 +73,7 @@ def rank_environment(rank: int, count: int, store: Path) -> dict[str, str]:
 
 @contextmanager
 def meeting_place() -> Iterator[Path]:
-    """A file that nobody else can read."""
+    """A file that no one else can read."""
     with tempfile.TemporaryDirectory(prefix="gcdbench-ranks-") as folder:
         yield Path(folder) / secrets.token_hex(8)
 
@@ -167,7 +167,7 @@ class Company:
 
 
 def start_ranks(arguments: Sequence[str], count: int) -> int:
-    """Run `gcdbench ARGUMENTS` on so many ranks; the exit code of the whole."""
+    """Run `gcdbench ARGUMENTS` on this many ranks; the exit code of the whole."""
     company = Company()
     with ExitStack() as files, _passing_on(company):
         store = files.enter_context(meeting_place())

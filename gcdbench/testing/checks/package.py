@@ -115,7 +115,7 @@ def _documented(config: type) -> set[str]:
             continue
         try:
             tree = ast.parse(inspect.cleandoc(inspect.getsource(cls)))
-        except (OSError, TypeError, SyntaxError):  # made by code: nobody can read its source, so nobody can miss it
+        except (OSError, TypeError, SyntaxError):  # made by code: no one can read its source, so no one can miss it
             found.update(f.name for f in dataclasses.fields(cls))
             continue
         body = tree.body[0].body  # type: ignore[attr-defined]

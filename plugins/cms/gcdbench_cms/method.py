@@ -137,7 +137,7 @@ class CMS(Method):
         return {"bank": self.bank}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Go on with a saved bank."""
+        """Continue with a saved bank."""
         bank = state["bank"]
         self.bank = None if bank is None else bank.to(self.head.last.weight.device)
 

@@ -1,4 +1,4 @@
-"""A store whose making is killed goes on where it was noted, and ends with the same bytes."""
+"""A store whose making is killed resumes where it was noted, and ends with the same bytes."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_ray_on_two_nodes_with_a_killed_worker(tmp_path, sequential):
         assert "attempt 2" in said
         assert "running" in said
         logs = "".join(p.read_text() for p in (tmp_path / "runs/.sweeps/little/logs").iterdir())
-        assert "going on after epoch" in logs or "Ended by a signal" in logs
+        assert "resuming after epoch" in logs or "Ended by a signal" in logs
         assert_same_as(sequential, out, tmp_path / "runs")
     finally:
         cluster.shutdown()
@@ -166,7 +166,7 @@ def test_a_job_near_its_time_limit_saves_and_is_queued_again(tmp_path):
     said = one.launch.log.read_text()
     assert said.count("started on") == 2
     assert "Ended by a signal" in said
-    assert "going on after epoch" in said
+    assert "resuming after epoch" in said
     assert one.job.finished == 1
 
 

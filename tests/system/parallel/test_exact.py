@@ -13,7 +13,7 @@ import torch
 
 from gcdbench import registry
 from gcdbench.data.datasets.digits import Digits
-from gcdbench.prepare.run_context import prepare_run
+from gcdbench.prepare.run_context import RunNotes, prepare_run, run_pool
 from gcdbench.prepare.shared_resources import SharedResources
 from gcdbench.system.parallel.communicator import ALONE
 from gcdbench.testing.lab import Lab
@@ -106,6 +106,11 @@ def test_stored_views_are_shared_as_well(tmp_path):
         assert plan.share(0, 1) is plan
 
 
+def on(ctx, ranks):
+    """The same run on ranks, with notes of its own."""
+    return dataclasses.replace(ctx, environment=dataclasses.replace(ctx.environment, ranks=ranks), notes=RunNotes())
+
+
 def test_a_pool_shared_by_ranks_is_the_pool_of_one():
     """Both kinds of views, in the order of rows, and to the last bit, since whole batches are embedded."""
     lab = lab_of("rlcd")
@@ -113,7 +118,7 @@ def test_a_pool_shared_by_ranks_is_the_pool_of_one():
     tail = ctx.backbone.tail()
 
     def features(ranks):
-        pool = dataclasses.replace(ctx, ranks=ranks).pool("unlabelled", "test")
+        pool = run_pool(on(ctx, ranks), "unlabelled", "test")
         embed = lambda tokens: tail(tokens)[:, 0]  # noqa: E731
         return [pool.features(embed), pool.features(embed, views="train"), pool.queries.features(embed)]
 
@@ -130,14 +135,14 @@ def test_lanes_on_ranks_are_the_runs_alone_on_ranks():
 
     def rank(ranks):
         contexts = [lab.ctx(), lab.ctx(settings={"train.lr": rate / 2})]
-        own = [dataclasses.replace(ctx, ranks=ranks, warnings=[]) for ctx in contexts]
+        own = [on(ctx, ranks) for ctx in contexts]
         import tempfile
         from pathlib import Path
 
         from gcdbench.system.observer import Observer
 
         with tempfile.TemporaryDirectory() as folder:
-            return [r.trained for r in lab._run(own, Path(folder), Observer())]
+            return lab._run(own, Path(folder), Observer())
 
     both = in_turns(2, rank)[0]
     alone = lab.train_on_ranks(2, lab.ctx())

@@ -154,7 +154,7 @@ def test_what_cannot_be_sent_is_told_on_all_ranks():
 @pytest.mark.parametrize("where", ["concatenate", "from_first", "largest", "settle"])
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_fault_meets_the_others_wherever_they_are(where, failing):
-    """One rank fails before it comes to where the other waits; both end with its reason, and can go on."""
+    """One rank fails before it comes to where the other waits; both end with its reason, and can continue."""
     calls = {
         "concatenate": lambda ranks: ranks.concatenate(torch.zeros(2, 3)),
         "from_first": lambda ranks: ranks.from_first(lambda: 1),

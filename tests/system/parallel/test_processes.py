@@ -50,7 +50,7 @@ def ranks_below(parent: int) -> dict[str, int]:
 
 
 def wait_for_epochs(folder: Path, count: int) -> None:
-    """Until a run in the folder has so many epochs behind it."""
+    """Until a run in the folder has this many epochs behind it."""
     ends = time.monotonic() + 60
     while time.monotonic() < ends:
         found = list(folder.glob("runs/*/digits/*/metrics.jsonl"))
@@ -160,7 +160,7 @@ def test_a_killed_rank_ends_the_run_and_the_same_command_goes_on(rank, tmp_path)
         assert time.monotonic() - started < 30
         assert process.returncode == 7, said
         assert f"Rank {rank} of 2" in said
-        assert "goes on from it" in said
+        assert "resumes from it" in said
         assert "Traceback" not in said
         for other in ranks.values():
             with pytest.raises(ProcessLookupError):
@@ -175,7 +175,7 @@ def test_a_killed_rank_ends_the_run_and_the_same_command_goes_on(rank, tmp_path)
         again.send_signal(signal.SIGTERM)
         said, _ = again.communicate(timeout=60)
         assert again.returncode == 143, said
-        assert "going on after epoch" in said
+        assert "resuming after epoch" in said
     finally:
         again.kill()
 
@@ -230,7 +230,7 @@ def test_torchrun_owns_the_ranks_and_its_restart_resumes(tmp_path):
         process.kill()
     assert process.returncode == 0, said
     assert "Rank 1 of 2" in said
-    assert "going on after epoch" in said
+    assert "resuming after epoch" in said
     assert outcome(tmp_path)["simgcd"]["record"]["world_size"] == 2
 
 
@@ -267,7 +267,7 @@ def with_faulty(tmp_path: Path, step: str = "pass", predict: str = "pass", rank:
     ("action", "said"),
     [
         ("raise ValueError('odd')", "Rank 1 of 2 has stopped: The method 'faulty' failed in forward: ValueError: odd"),
-        ("os._exit(3)", "Rank 1 of 2 has ended without a word"),
+        ("os._exit(3)", "Rank 1 of 2 ended without an error message"),
     ],
 )
 def test_a_fault_of_one_rank_alone_ends_all_within_a_minute(action, said, gcdbench, tmp_path):
