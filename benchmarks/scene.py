@@ -13,13 +13,12 @@ import torch
 from PIL import Image
 
 from benchmarks.reference import ReferenceBackbone
-from gcdbench.analysis.experiment_file import config_folders, load_experiment
+from gcdbench.analysis.experiment_file import load_experiment
 from gcdbench.config.resolve import read_toml
 from gcdbench.contracts import Batch, Progress
 from gcdbench.data.images import NumberedImages
 from gcdbench.data.stream import stream
 from gcdbench.data.views import ViewPlan
-from gcdbench.errors import UsageError
 from gcdbench.prepare.request import RunRequest, resolve_request
 from gcdbench.prepare.run_context import RunContext, build_method
 from gcdbench.prepare.shared_resources import SharedResources
@@ -54,19 +53,16 @@ QUICK = Sizes(images=8, batch=4, rounds=1, photographs=96, rows=4_000)
 
 @dataclass(frozen=True)
 class Subjects:
-    """Which methods are measured: `[bench]` of `configs/bench.toml`."""
+    """Which methods are measured: `[bench]` of `subjects.toml`."""
 
     methods: tuple[str, str]
     experiment: str
 
     @staticmethod
     def read() -> Subjects:
-        """From the first `bench.toml` that is found."""
-        for folder in config_folders():
-            if (folder / "bench.toml").is_file():
-                head = read_toml(folder / "bench.toml")["bench"]
-                return Subjects(tuple(head["methods"]), head["experiment"])
-        raise UsageError("There is no configs/bench.toml, which says what methods to measure.")
+        """From `subjects.toml`."""
+        head = read_toml(Path(__file__).with_name("subjects.toml"))["bench"]
+        return Subjects(tuple(head["methods"]), head["experiment"])
 
 
 def write_photographs(folder: Path, count: int) -> None:

@@ -133,7 +133,7 @@ BEGIN, END = "<!-- Tables by `make docs`, from here -->\n", "<!-- to here -->"
 
 def scale() -> str:
     """The page with the tables of what the whole paper costs as `gcdbench sweep paper --dry-run` counts it."""
-    from gcdbench.analysis.experiment_file import parse_experiment
+    from gcdbench.analysis.experiment_file import load_experiment
     from gcdbench.analysis.table import markdown
     from gcdbench.experiments.cost import Assumptions, cost_of
     from gcdbench.experiments.cost_table import cost_sheets
@@ -142,7 +142,7 @@ def scale() -> str:
 
     before, _, rest = (DOCS / "scale.md").read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
-    experiment = parse_experiment(DOCS.parent / "configs" / "paper.toml")
+    experiment = load_experiment("paper")
     cost = cost_of(experiment, Asked(), RunEnvironment(), Assumptions())
     tables = "\n".join(markdown(sheet) for sheet in cost_sheets(cost))
     return f"{before}{BEGIN}\n{tables}\n{END}{after}"

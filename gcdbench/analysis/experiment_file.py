@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import gcdbench
+from gcdbench.analysis.published import plugin_folders
 from gcdbench.config.protocol import Protocol
 from gcdbench.config.resolve import read_toml
 from gcdbench.errors import UsageError, nearest, unknown
@@ -82,19 +83,19 @@ class Experiment:
     """Settings that all rows share."""
 
 
-def config_folders() -> list[Path]:
-    """Where experiment files are looked for: here, in the source tree, in the installation."""
+def experiment_folders() -> list[Path]:
+    """Where experiment files are looked for: here, in the source tree, in the installation, in method plugins."""
     source = Path(gcdbench.__file__).parents[1]
     places = [Path("configs"), Path(sys.prefix) / "share" / "gcdbench" / "configs"]
     if (source / "pyproject.toml").is_file():
         places.insert(1, source / "configs")
-    return [place for place in places if place.is_dir()]
+    return [*(place for place in places if place.is_dir()), *plugin_folders("experiments")]
 
 
 def experiment_files() -> dict[str, Path]:
     """Experiments by name; a file nearer to the user wins."""
     found: dict[str, Path] = {}
-    for folder in config_folders():
+    for folder in experiment_folders():
         for path in sorted(folder.glob("*.toml")):
             if path.stem not in found and _is_experiment(path):
                 found[path.stem] = path
@@ -116,7 +117,7 @@ def load_experiment(name: str) -> Experiment:
         if not path.is_file():
             raise UsageError(f"There is no experiment file {path}.")
     else:
-        here = (folder / f"{name}.toml" for folder in config_folders())
+        here = (folder / f"{name}.toml" for folder in experiment_folders())
         found = next((file for file in here if file.is_file()), None)
         if found is None:
             raise unknown("experiment", name, experiment_files())

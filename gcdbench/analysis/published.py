@@ -67,7 +67,7 @@ def published_tables(warn: Callable[[str], None] | None = None) -> dict[str, Pub
     With ``warn``, a plugin whose tables cannot be used is told to it and left out, so that it hurts no one else.
     """
     tables: dict[str, PublishedTable] = {}
-    for folder in _folders():
+    for folder in plugin_folders("paper"):
         try:
             found = {table.id: table for table in read_tables(folder)}
             for name in found.keys() & tables.keys():
@@ -90,13 +90,13 @@ def read_tables(folder: Path) -> list[PublishedTable]:
     return found
 
 
-def _folders() -> list[Path]:
-    """`paper` folders of the installed method plugins."""
+def plugin_folders(name: str) -> list[Path]:
+    """Folders of this name in the packages of installed method plugins: `paper`, `experiments`."""
     found: dict[Path, None] = {}
     for plugin in registry.plugins("method"):
         folder = package_folder(plugin.target)
-        if folder is not None and (folder / "paper").is_dir():
-            found[folder / "paper"] = None
+        if folder is not None and (folder / name).is_dir():
+            found[folder / name] = None
     return list(found)
 
 

@@ -18,7 +18,8 @@ from gcdbench.prepare.request import RunRequest, resolve_request
 
 pytestmark = pytest.mark.usefixtures("few_digits")
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+ROOT = Path(__file__).parents[2]
+HOMES = {ROOT / "configs", ROOT / "plugins/rlcd/gcdbench_rlcd/experiments"}
 NAMES = sorted(experiment_files())
 PUBLISHED = [name for name in NAMES if load_experiment(name).published is not None]
 GOOD = '[experiment]\ntitle = "T"\ndatasets = ["digits"]\n[[row]]\nkey = "a"\nlabel = "A"\nmethod = "rlcd"\n'
@@ -30,7 +31,7 @@ def test_every_study_of_the_paper_has_a_file():
         *("estimated-k-cms", "label-ratios", "novel-ratios", "uncertainty", "distillation", "parameters"),
         *("oracle-base", "class-distribution", "supervised-loss"),
     }
-    assert all(path.parent.resolve() == CONFIGS for path in experiment_files().values())
+    assert {path.parent.resolve() for path in experiment_files().values()} == HOMES
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -82,7 +82,7 @@ class ExperimentFile(Target):
 
     @cached_property
     def seeds(self) -> list[bytes]:
-        files = [p.read_bytes() for p in sorted((HERE.parent / "configs").glob("*.toml"))]
+        files = [p.read_bytes() for p in sorted((HERE.parent / "plugins/rlcd").rglob("experiments/*.toml"))]
         return [f for f in files if "experiment" in tomllib.loads(f.decode())][:4]
 
     def prepare(self, content: bytes, random: Random) -> None:
