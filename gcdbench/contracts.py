@@ -222,11 +222,6 @@ class Progress:
     generator: torch.Generator | None = None
     """Random numbers for this epoch, on the training device."""
 
-    @property
-    def fraction(self) -> float:
-        """Share of the stage that is done, 0..1."""
-        return (self.epoch + self.step / max(self.steps_per_epoch, 1)) / max(self.epochs, 1)
-
 
 @dataclass(frozen=True)
 class Term:

@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 LEVEL = 0.05
 """Probability of a wrong "better" or "worse" among the comparisons of one column, if there is no difference."""
@@ -84,63 +85,61 @@ def paired(gaps: Sequence[float], level: float = LEVEL) -> Difference:
     The sign-flip test assumes nothing about the shape of the differences, but cannot give less than 2 / 2^n: it is
     used where that is enough for ``level``. Below that the t-test can, if the differences vary at all.
     """
+    from scipy import stats
+
     n, mean = len(gaps), statistics.fmean(gaps)
     spread = statistics.stdev(gaps) if n > 1 else 0.0
     varies = spread > 1e-9 * max(1.0, abs(mean))
-    low, high = t_interval(mean, spread / math.sqrt(n), n - 1) if varies else (None, None)
+    found = stats.ttest_1samp(gaps, 0.0) if varies else None
+    low, high = _interval(found)
     if all(abs(gap) < 1e-9 for gap in gaps):
         return Difference(n, 0.0, None, None, None if n < 2 else 1.0, "no test: the runs are equal")
     if 2 / 2**n <= level:
         return Difference(n, mean, low, high, sign_flip(gaps), SIGN_FLIP if n <= EXACT_UP_TO else SAMPLED_FLIP)
-    if varies:
-        return Difference(n, mean, low, high, t_test(mean, spread / math.sqrt(n), n - 1), PAIRED_T)
+    if found is not None:
+        return Difference(n, mean, low, high, float(found.pvalue), PAIRED_T)
     reason = "no test: a single pair of runs" if n == 1 else f"no test: {n} equal differences have no spread"
     return Difference(n, mean, low, high, None, reason)
 
 
 def unpaired(one: Sequence[float], other: Sequence[float]) -> Difference:
     """Welch's test, for runs without common seeds."""
+    from scipy import stats
+
     mean = statistics.fmean(one) - statistics.fmean(other)
     parts = [statistics.variance(values) / len(values) for values in (one, other)]
     error = math.sqrt(sum(parts))
     n = min(len(one), len(other))
     if error <= 1e-9 * max(1.0, abs(mean)):
         return Difference(n, mean, None, None, None, "no test: the runs have no spread")
-    freedom = sum(parts) ** 2 / sum(p**2 / (len(v) - 1) for p, v in zip(parts, (one, other), strict=True))
-    low, high = t_interval(mean, error, freedom)
-    return Difference(n, mean, low, high, t_test(mean, error, freedom), f"{WELCH}, not paired: no common seeds")
+    found = stats.ttest_ind(one, other, equal_var=False)
+    low, high = _interval(found)
+    return Difference(n, mean, low, high, float(found.pvalue), f"{WELCH}, not paired: no common seeds")
 
 
-def t_interval(mean: float, error: float, freedom: float) -> tuple[float, float]:
-    """95 % interval of a mean with this standard error."""
-    from scipy.stats import t
-
-    reach = float(t.ppf((1 + CONFIDENCE) / 2, freedom)) * error
-    return mean - reach, mean + reach
-
-
-def t_test(mean: float, error: float, freedom: float) -> float:
-    """Two-sided p of a mean being zero."""
-    from scipy.stats import t
-
-    return float(2 * t.sf(abs(mean) / error, freedom))
+def _interval(found: Any) -> tuple[float, float] | tuple[None, None]:
+    """The interval of a t-test, if there was one."""
+    if found is None:
+        return None, None
+    low, high = found.confidence_interval(CONFIDENCE)
+    return float(low), float(high)
 
 
 def sign_flip(gaps: Sequence[float]) -> float:
     """Share of all sign patterns whose mean is at least as far from zero as the one seen."""
     import numpy as np
+    from scipy.stats import permutation_test
 
-    values = np.asarray(gaps, dtype=np.float64)
-    n = len(values)
-    if n <= EXACT_UP_TO:
-        signs = 1 - 2 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
-        extra = 0
-    else:
-        signs = np.random.default_rng(0).choice(np.array([-1, 1], dtype=np.int8), size=(SAMPLED, n))
-        extra = 1  # the pattern that was seen counts as well, so a sampled p is never zero
-    sums = np.abs(signs @ values)
-    hits = int((sums >= abs(values.sum()) * (1 - 1e-12) - 1e-12).sum())
-    return (hits + extra) / (len(signs) + extra)
+    patterns = np.inf if len(gaps) <= EXACT_UP_TO else SAMPLED
+    found = permutation_test(
+        (np.asarray(gaps, dtype=np.float64),),
+        lambda values, axis: values.sum(axis=axis),
+        permutation_type="samples",
+        n_resamples=patterns,
+        vectorized=True,
+        rng=np.random.default_rng(0),
+    )
+    return float(found.pvalue)
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:

@@ -11,7 +11,6 @@ import torch
 from gcdbench.errors import UsageError
 from gcdbench.system.parallel.spawn import gpu_number, launched
 
-DEVICES = ("auto", "cpu", "cuda", "mps")
 _TYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": None}
 
 

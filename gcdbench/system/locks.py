@@ -13,64 +13,56 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from gcdbench.system.files import read_json
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)
 """What file systems answer that have no locks."""
+MODE = 0o666
+"""Whoever shares a folder shares its locks."""
 Wait = Callable[[str], None]
-"""Told who holds the lock, before waiting for it."""
+"""Called with the holder of the lock, before waiting for it."""
 
 
 @contextmanager
 def locked(path: Path, wait: Wait, remove: bool = False) -> Iterator[None]:
     """Hold the lock ``path``, waiting for it if need be; ``remove`` leaves no file behind."""
+    lock = FileLock(path, mode=MODE)
     try:
-        import fcntl
-    except ImportError:  # Windows
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            wait(holder(path))
+            lock.acquire()
+    except OSError as fault:
+        if fault.errno not in _NO_LOCKS:
+            raise
         yield
         return
-    told = False
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not told:
-                    wait(holder(path))
-                    told = True
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            except OSError as fault:
-                if fault.errno not in _NO_LOCKS:
-                    raise
-            if _is_same(handle, path):  # else its last holder has removed the file that was waited for
-                break
-        except BaseException:
-            os.close(handle)
-            raise
-        os.close(handle)
     try:
-        _sign(handle)
+        ours = _inode(path)
+        _sign(path)
         yield
     finally:
         with suppress(OSError):
-            if remove and _is_same(handle, path):  # another process may have removed ours, and made another
-                path.unlink(missing_ok=True)
-            else:
-                os.ftruncate(handle, 0)
-        os.close(handle)
+            if _inode(path) == ours:  # another process may have removed ours, and made another
+                if remove:
+                    path.unlink(missing_ok=True)
+                else:
+                    os.truncate(path, 0)
+        lock.release()
 
 
 def is_locked(path: Path) -> bool:
     """Whether a process holds the lock, or it cannot be known."""
+    lock = FileLock(path, mode=MODE)
     try:
-        import fcntl
-
-        with path.open("a") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return False
-    except (ImportError, OSError):
+        lock.acquire(blocking=False)
+    except (Timeout, OSError):
         return True
+    lock.release()
+    return False
 
 
 def holder(path: Path) -> str:
@@ -82,16 +74,15 @@ def holder(path: Path) -> str:
         return "another process"
 
 
-def _sign(handle: int) -> None:
+def _sign(path: Path) -> None:
     facts = {"process": os.getpid(), "host": socket.gethostname()}
     with suppress(OSError):  # a full disk does not stop a lock from working
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, json.dumps(facts).encode(), 0)
+        path.write_text(json.dumps(facts))
 
 
-def _is_same(handle: int, path: Path) -> bool:
+def _inode(path: Path) -> tuple[int, int] | None:
     try:
-        ours, there = os.fstat(handle), os.stat(path)
-    except FileNotFoundError:
-        return False
-    return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
+        there = path.stat()
+    except OSError:
+        return None
+    return there.st_dev, there.st_ino
