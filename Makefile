@@ -7,7 +7,11 @@ SOURCES := pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 MINUTES ?= 10
 CASES ?= 1000000
 
-.PHONY: demo test test-packages test-ranks check docs bench bench-quick torture torture-quick fuzz format weights clean
+.PHONY: help demo test test-fast test-packages test-ranks test-lowest check docs bench bench-quick torture torture-quick fuzz format weights clean
+
+# List the targets.
+help:
+	@awk '/^# /{note=substr($$0,3)} /^[a-z-]+:/{split($$1,t,":"); if (note) printf "  %-14s %s\n", t[1], note; note=""} /^$$/{note=""}' $(MAKEFILE_LIST)
 
 # Set up and run RLCD on the embedded data set.
 demo: $(VENV)/installed
@@ -17,14 +21,26 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest
 
+# The tests without the slow ones.
+test-fast: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m "not slow and not torture and not packages and not ranks and not clusters"
+
 # Build, install, run and remove real plugin packages (about a minute).
 test-packages: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m packages tests
+
+# The tests with the lowest versions that are declared, in an environment of its own.
+test-lowest:
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/pip install --quiet uv
+	VIRTUAL_ENV=.venv-lowest .venv-lowest/bin/uv pip install --resolution lowest-direct --group test -e '.[report,tensorboard]' $(PLUGINS)
+	.venv-lowest/bin/python -m pytest
 
 # Several processes on one run, and real Ray and submitit on this machine (about four minutes).
 test-ranks: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n 3 -m "ranks or clusters" tests
 
+# Lint, formatting, types and generated pages.
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -40,6 +56,7 @@ docs: $(VENV)/installed-dev
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks --output bench.json
 
+# The same, smaller and noisier.
 bench-quick: $(VENV)/installed
 	$(BIN)/python -m benchmarks --quick
 
@@ -56,6 +73,7 @@ torture-quick: $(VENV)/installed-dev
 fuzz: $(VENV)/installed-dev
 	$(BIN)/python -m tests.fuzz --cases $(CASES)
 
+# Fix lint and formatting.
 format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -73,8 +91,10 @@ $(VENV)/installed: $(VENV)/bin/python $(SOURCES)
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/bin/python $(SOURCES)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,dev]' $(PLUGINS)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt 'pip>=25.1'  # knows dependency groups
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --group dev -e '.[ray,report,slurm,tensorboard]' $(PLUGINS)
 	touch $@ $(VENV)/installed
 
+# Remove what was installed and built.
 clean:
 	rm -rf $(VENV) build *.egg-info plugins/*/*.egg-info plugins/*/build

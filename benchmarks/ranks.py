@@ -54,7 +54,8 @@ def _measured(scene: Scene, count: int, crop: int) -> dict[str, Any]:
         answers = [process.communicate() for process in processes]
     if any(process.returncode for process in processes):
         raise GcdbenchError(f"A process of the benchmark failed: {answers[0][1] or answers[-1][1]}")
-    return json.loads(answers[0][0].splitlines()[-1])
+    found: dict[str, Any] = json.loads(answers[0][0].splitlines()[-1])
+    return found
 
 
 def _child() -> None:

@@ -30,7 +30,8 @@ class WholeNetwork(nn.Module):
         if extra is not None:
             own = extra.expand(len(x), -1, -1)
             x = torch.cat([x, x[:, :1] + own if on_cls else own], dim=1)
-        return self.norm(pick(self.last(x), 0 if extra is None else len(extra)))
+        found: Tensor = self.norm(pick(self.last(x), 0 if extra is None else len(extra)))
+        return found
 
 
 class ReferenceBackbone:

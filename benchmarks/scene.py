@@ -19,11 +19,11 @@ from gcdbench.contracts import Batch, Progress
 from gcdbench.data.images import NumberedImages
 from gcdbench.data.stream import stream
 from gcdbench.data.views import ViewPlan
+from gcdbench.prepare.environment import RunEnvironment, StoreOptions
 from gcdbench.prepare.request import RunRequest, resolve_request
 from gcdbench.prepare.run_context import RunContext, build_method
 from gcdbench.prepare.shared_resources import SharedResources
-from gcdbench.prepare.token_stores import StoreOptions
-from gcdbench.runs.execute import RunEnvironment, open_runs
+from gcdbench.runs.execute import open_runs
 from gcdbench.system.parallel.communicator import ALONE, Communicator
 from gcdbench.training.batches import batches, first_plans
 from gcdbench.training.method_trainer import MethodTrainer

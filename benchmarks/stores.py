@@ -12,7 +12,7 @@ from benchmarks.figure import Claim, Figure, faster
 from benchmarks.reference import PixelPool
 from benchmarks.scene import Scene, Training, write_photographs
 from benchmarks.steps import Found
-from gcdbench.config.resolve import ViewConfig
+from gcdbench.config.sections import ViewConfig
 from gcdbench.data.datasets.folder import ImageFolder
 from gcdbench.data.images import DirectImages, Images, resize_shorter
 from gcdbench.data.prefetch import default_workers

@@ -1,13 +1,14 @@
-"""Writes the reference pages from the source: contracts.md, commands.md, checks.md, and the tables of scale.md.
+"""Writes the reference pages from the source (see `PAGES`), and the tables of what the paper costs.
 
 python docs/generate.py          # write them
 python docs/generate.py --check  # exit code 1 if one of them is not what it would write
-python docs/generate.py --quick  # without scale.md, whose operations take some seconds to count
+python docs/generate.py --quick  # without the cost page, whose operations take some seconds to count
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,9 +49,7 @@ def _class(node: ast.ClassDef) -> Iterator[str]:
         if isinstance(field, ast.AnnAssign):
             told = below.value.value if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) else ""
             default = "" if field.value is None else f"`{ast.unparse(field.value)}`"
-            kind = (
-                ast.unparse(field.annotation).removeprefix("ClassVar[").removesuffix("]" * ("ClassVar" in _kind(field)))
-            )
+            kind = _kind(field)
             rows.append(
                 f"| `{ast.unparse(field.target)}` | `{_cell(kind)}` | {_cell(default)} | {_cell(_prose(told))} |"
             )
@@ -128,6 +127,68 @@ def checks() -> str:
     return "\n".join(parts)
 
 
+def toolbox() -> str:
+    """What method authors use: every public function and class of `gcdbench.toolbox`."""
+    parts = [NOTICE, "# The toolbox\n"]
+    parts.append(
+        "`gcdbench.toolbox` is the public home of what methods share. Together with the names in `gcdbench` and "
+        "`gcdbench.errors`\nit is all that the plugins in this repository import.\n"
+    )
+    for path in sorted((CONTRACTS.parent / "toolbox").glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if path.stem == "__init__":
+            continue
+        parts.append(f"## `gcdbench.toolbox.{path.stem}`\n\n{_prose(ast.get_docstring(tree))}\n")
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                parts.append(f"- `{_signature(node)}`  \n  {_prose(ast.get_docstring(node), '  ')}")
+            elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                init = next((f for f in node.body if isinstance(f, ast.FunctionDef) and f.name == "__init__"), None)
+                call = node.name if init is None else _signature(init).replace("__init__", node.name, 1)
+                parts.append(f"- `{call.removesuffix(' -> None')}`  \n  {_prose(ast.get_docstring(node), '  ')}")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def config_keys() -> str:
+    """Every key of the core's sections, with its type, default and meaning."""
+    text = (CONTRACTS.parent / "config" / "sections.py").read_text(encoding="utf-8")
+    parts = [NOTICE, "# Config keys\n"]
+    parts.append(
+        "Keys are set in a file, with `--set section.key=value`, or by options. Keys of a method are in its README; "
+        "`--dry-run`\nlists every key with its value and where that came from.\n"
+    )
+    for node in ast.parse(text).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        section = node.name.removesuffix("Config").lower().replace("view", "views")
+        parts.append(f"## `[{section}]`\n\n{_prose(ast.get_docstring(node))}\n")
+        rows = ["| Key | Type | Default | |", "|---|---|---|---|"]
+        for field, below in zip(node.body, [*node.body[1:], None], strict=True):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(below, ast.Expr)
+                and isinstance(below.value, ast.Constant)
+            ):
+                default = "" if field.value is None else f"`{ast.unparse(field.value)}`"
+                key, meaning = f"`{section}.{ast.unparse(field.target)}`", _cell(_prose(str(below.value.value)))
+                rows.append(f"| {key} | `{_cell(_kind(field))}` | {default} | {meaning} |")
+        parts.append("\n".join(rows) + "\n")
+    return "\n".join(parts)
+
+
+def record_schema() -> str:
+    """The fields of `record.json`."""
+    schema = json.loads((CONTRACTS.parent / "records" / "record.schema.json").read_text(encoding="utf-8"))
+    parts = [NOTICE, "# The record\n", f"{schema['description']}\n"]
+    parts.append("`gcdbench results --schema` prints the whole JSON Schema.\n\n| Field | Type | |\n|---|---|---|")
+    for name, facts in schema["properties"].items():
+        kind = facts.get("type", f"always {facts['const']}" if "const" in facts else "")
+        kind = " or ".join(kind) if isinstance(kind, list) else kind
+        parts.append(f"| `{name}` | {kind} | {_cell(facts.get('description', ''))} |")
+    return "\n".join(parts) + "\n"
+
+
 BEGIN, END = "<!-- Tables by `make docs`, from here -->\n", "<!-- to here -->"
 
 
@@ -140,7 +201,7 @@ def scale() -> str:
     from gcdbench.experiments.study_runs import Asked
     from gcdbench.prepare.environment import RunEnvironment
 
-    before, _, rest = (DOCS / "scale.md").read_text(encoding="utf-8").partition(BEGIN)
+    before, _, rest = (DOCS / COST).read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
     experiment = load_experiment("paper")
     cost = cost_of(experiment, Asked(), RunEnvironment(), Assumptions())
@@ -148,14 +209,23 @@ def scale() -> str:
     return f"{before}{BEGIN}\n{tables}\n{END}{after}"
 
 
-PAGES = {"contracts.md": contracts, "commands.md": commands, "checks.md": checks, "scale.md": scale}
+COST = "explain/cost.md"
+PAGES = {
+    "extend/contracts.md": contracts,
+    "extend/checks.md": checks,
+    "extend/toolbox.md": toolbox,
+    "reference/commands.md": commands,
+    "reference/config-keys.md": config_keys,
+    "reference/record-schema.md": record_schema,
+    COST: scale,
+}
 
 
 def main() -> None:
     """Write the pages, or look whether they are up to date."""
     stale = []
     for name, make in PAGES.items():
-        if name == "scale.md" and "--quick" in sys.argv:
+        if name == COST and "--quick" in sys.argv:
             continue
         text, path = make(), DOCS / name
         if "--check" not in sys.argv:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gcdbench.config.sections import TrainConfig
     from gcdbench.contracts import (
         Batch,
         ClassSplit,
@@ -27,14 +28,13 @@ if TYPE_CHECKING:
         Stage,
         Task,
         Tracker,
-        TrainConfig,
         Traits,
         Truth,
     )
     from gcdbench.runs.api import run
     from gcdbench.system.parallel.gather import whole_batch
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "Batch",
@@ -63,7 +63,11 @@ __all__ = [
     "whole_batch",
 ]
 
-_HOMES = {"run": "gcdbench.runs.api", "whole_batch": "gcdbench.system.parallel.gather"}
+_HOMES = {
+    "TrainConfig": "gcdbench.config.sections",
+    "run": "gcdbench.runs.api",
+    "whole_batch": "gcdbench.system.parallel.gather",
+}
 """Where public names live that are not in `gcdbench.contracts`."""
 
 

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gcdbench.config.resolve import TrainConfig, ViewConfig
+from gcdbench.config.sections import TrainConfig, ViewConfig
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -76,6 +76,7 @@ class Plugin:
     def _check(self, found: Any) -> None:
         """What the harness relies on without a further look."""
         from gcdbench import contracts
+        from gcdbench.config.sections import ViewConfig
 
         base = getattr(contracts, CLASSES[self.kind])
         who = f"The {self.kind} plugin '{self.name}' ({self.package} {self.version})"
@@ -87,8 +88,8 @@ class Plugin:
                 raise PluginError(f"{who} must name its recipes in a tuple of texts, not {recipes!r}.")
         if self.kind == "dataset":
             views: Any = found.views  # type: ignore[attr-defined]
-            if views is not None and not isinstance(views, contracts.ViewConfig):
-                raise PluginError(f"{who} must give its views as a gcdbench.config.resolve.ViewConfig, not {views!r}.")
+            if views is not None and not isinstance(views, ViewConfig):
+                raise PluginError(f"{who} must give its views as a gcdbench.config.sections.ViewConfig, not {views!r}.")
 
 
 def plugins(kind: str) -> list[Plugin]:

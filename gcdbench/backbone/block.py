@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 def reads_exactly(block: nn.Module) -> bool:
     """Whether ``read_block`` knows this kind of block (timm's plain pre-norm ViT block)."""
-    from timm.layers import Attention
+    from timm.layers.attention import Attention
     from timm.models.vision_transformer import Block
 
     attention = getattr(block, "attn", None)
@@ -38,7 +38,8 @@ def read_block(block: Any, tokens: Tensor, extra: int) -> Tensor:
     """``pick(block(tokens), extra)`` without computing the other outputs."""
     x = pick(tokens, extra)
     x = x + block.drop_path1(block.ls1(_read_attention(block.attn, block.norm1(tokens), extra)))
-    return x + block.drop_path2(block.ls2(block.mlp(block.norm2(x))))
+    found: Tensor = x + block.drop_path2(block.ls2(block.mlp(block.norm2(x))))
+    return found
 
 
 def _read_attention(attention: Any, x: Tensor, extra: int) -> Tensor:
@@ -57,4 +58,5 @@ def _read_attention(attention: Any, x: Tensor, extra: int) -> Tensor:
     out = F.scaled_dot_product_attention(q, k, v, scale=attention.scale)
     out = out.transpose(1, 2).reshape(rows, count, inner)
     out = attention.norm(out) if hasattr(attention, "norm") else out
-    return attention.proj_drop(attention.proj(out))
+    found: Tensor = attention.proj_drop(attention.proj(out))
+    return found

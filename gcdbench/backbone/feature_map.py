@@ -125,7 +125,7 @@ class SplitFeatureMap(SplitBackbone):
         return tail.to(some.device, some.dtype)
 
     def _block(self) -> nn.Module:
-        from timm.layers import Attention
+        from timm.layers.attention import Attention
         from timm.models.vision_transformer import Block
 
         dim, heads, width = self.embed_dim, self.config.tail_heads, self._width
@@ -137,7 +137,8 @@ class SplitFeatureMap(SplitBackbone):
         for linear in (block.attn.proj, block.mlp.fc2):
             nn.init.zeros_(linear.weight)
             nn.init.zeros_(linear.bias)
-        return block
+        found: nn.Module = block
+        return found
 
     def projected(self, projection: Projection) -> SplitFeatureMap:
         """The same network with a fitted projection."""

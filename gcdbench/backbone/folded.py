@@ -32,7 +32,8 @@ def read_folded(block: Any, tokens: Tensor, extra: Tensor | None) -> Tensor:
     """What ``read_block`` gives for CLS and ``extra`` (rows, count, dim), which is appended to the tokens."""
     x = tokens[:, :1] if extra is None else torch.cat([tokens[:, :1], extra.to(tokens.dtype)], dim=1)
     x = x + block.drop_path1(block.ls1(_attention(block, x, tokens)))
-    return x + block.drop_path2(block.ls2(block.mlp(block.norm2(x))))
+    found: Tensor = x + block.drop_path2(block.ls2(block.mlp(block.norm2(x))))
+    return found
 
 
 def _attention(block: Any, read: Tensor, tokens: Tensor) -> Tensor:
@@ -57,7 +58,8 @@ def _attention(block: Any, read: Tensor, tokens: Tensor) -> Tensor:
     out = out.transpose(0, 1).reshape(rows, count, -1)
     out = out if bias_v is None else out + bias_v
     out = attention.norm(out) if hasattr(attention, "norm") else out
-    return attention.proj_drop(attention.proj(out))
+    found: Tensor = attention.proj_drop(attention.proj(out))
+    return found
 
 
 def _plain(norm: nn.LayerNorm, tokens: Tensor) -> Tensor:

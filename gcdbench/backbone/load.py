@@ -19,7 +19,7 @@ from gcdbench.backbone.split import SplitBackbone
 from gcdbench.backbone.timm_import import import_timm
 from gcdbench.backbone.vit import SplitViT
 from gcdbench.backbone.weights import load_into, read_state, weights_hash
-from gcdbench.config.resolve import BackboneConfig
+from gcdbench.config.sections import BackboneConfig
 from gcdbench.errors import DataError, UsageError, nearest, unknown
 from gcdbench.system.seeding import fenced_rng
 
@@ -99,10 +99,12 @@ def build(spec: BackboneSpec, image_size: int, *, pretrained: bool = False) -> n
 
     if spec.timm_name is None:
         return VisionTransformer(img_size=image_size, num_classes=0, **spec.geometry)
+    network: nn.Module
     try:
-        return timm.create_model(spec.timm_name, pretrained=pretrained, num_classes=0, img_size=image_size)
+        network = timm.create_model(spec.timm_name, pretrained=pretrained, num_classes=0, img_size=image_size)
     except TypeError:  # a network that takes no image size because any will do
-        return timm.create_model(spec.timm_name, pretrained=pretrained, num_classes=0)
+        network = timm.create_model(spec.timm_name, pretrained=pretrained, num_classes=0)
+    return network
 
 
 def _buildable(spec: BackboneSpec, image_size: int) -> None:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from gcdbench.backbone.catalogue import CATALOGUE
 from gcdbench.backbone.load import build, load_backbone
 from gcdbench.backbone.weights import weights_hash
-from gcdbench.config.resolve import BackboneConfig
+from gcdbench.config.sections import BackboneConfig
 from gcdbench.data.datasets.digits import Digits
 from gcdbench.system.seeding import fenced_rng, generator
 from gcdbench.toolbox.losses import info_nce

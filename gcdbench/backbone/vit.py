@@ -24,7 +24,8 @@ class Trunk(FrozenTrunk):
 
     def raw(self, images: Tensor) -> Tensor:
         """Tokens of a batch of images; whoever calls this decides about gradients."""
-        return self.blocks(self.stem(images))
+        found: Tensor = self.blocks(self.stem(images))
+        return found
 
 
 class Stem(nn.Module):
@@ -43,7 +44,8 @@ class Stem(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """(rows, 3, side, side) to (rows, tokens, dim)."""
         vit: Any = self.vit
-        return vit.norm_pre(vit.patch_drop(vit._pos_embed(vit.patch_embed(images))))
+        found: Tensor = vit.norm_pre(vit.patch_drop(vit._pos_embed(vit.patch_embed(images))))
+        return found
 
 
 class SplitViT(SplitBackbone):

@@ -70,7 +70,7 @@ class SuggestingGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-class ClassNumber(click.ParamType):
+class ClassNumber(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions
     """`12`, or the name of a K estimator."""
 
     name = "N|estimator"
@@ -86,7 +86,7 @@ class ClassNumber(click.ParamType):
             return text
 
 
-class Seeds(click.ParamType):
+class Seeds(click.ParamType):  # type: ignore[type-arg]
     """`0`, `0,1,2` or `0-4`."""
 
     name = "seeds"

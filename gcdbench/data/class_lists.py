@@ -12,7 +12,9 @@ from gcdbench.contracts import ClassSplit
 
 @lru_cache(maxsize=1)
 def _all() -> dict[str, Any]:
-    return json.loads((resources.files("gcdbench.data") / "class_lists.json").read_text(encoding="utf-8"))
+    text = (resources.files("gcdbench.data") / "class_lists.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
 
 
 def published_split(dataset: str) -> ClassSplit:

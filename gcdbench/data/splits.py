@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gcdbench.config.resolve import DataConfig
+from gcdbench.config.sections import DataConfig
 from gcdbench.contracts import ClassSplit, Dataset, Index, IntArray
 from gcdbench.errors import DataError, UsageError
 

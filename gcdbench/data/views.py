@@ -14,7 +14,7 @@ import torch
 from numpy.lib.stride_tricks import as_strided
 from torch import Tensor
 
-from gcdbench.config.resolve import ViewConfig
+from gcdbench.config.sections import ViewConfig
 from gcdbench.data.images import Pixels
 
 GATHERED = 64

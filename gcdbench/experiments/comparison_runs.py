@@ -12,10 +12,10 @@ from gcdbench.config.method_ref import MethodRef
 from gcdbench.config.resolve import NEUTRAL, flat_config
 from gcdbench.errors import GcdbenchError, UsageError, unknown
 from gcdbench.experiments.jobs import Job, run_jobs
+from gcdbench.prepare.environment import RunEnvironment
 from gcdbench.prepare.request import RunRequest, resolve_request
 from gcdbench.records.find import read_runs
 from gcdbench.records.record import Record
-from gcdbench.runs.execute import RunEnvironment
 from gcdbench.system.observer import Observer
 
 DEFAULT_SEEDS = (0, 1, 2)

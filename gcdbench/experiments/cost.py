@@ -17,7 +17,7 @@ from gcdbench.errors import GcdbenchError
 from gcdbench.evaluation.selection import selection_rule
 from gcdbench.experiments.operation_counts import RunCount, count_run
 from gcdbench.experiments.study_runs import Asked, installed_rows, prepare_studies
-from gcdbench.runs.execute import RunEnvironment
+from gcdbench.prepare.environment import RunEnvironment
 
 WAYS = ("alone", "lanes", "eval_store", "train_views")
 """Ways to make the runs, each with the savings of those before it; the last one trains on stored views."""

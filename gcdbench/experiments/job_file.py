@@ -11,9 +11,8 @@ from gcdbench.config.coercion import coerce
 from gcdbench.config.resolve import Layer
 from gcdbench.data.data_root import data_root
 from gcdbench.errors import UsageError
+from gcdbench.prepare.environment import RunEnvironment, StoreOptions
 from gcdbench.prepare.request import RunRequest
-from gcdbench.prepare.token_stores import StoreOptions
-from gcdbench.runs.execute import RunEnvironment
 from gcdbench.system.files import read_json, write_json
 from gcdbench.system.parallel.communicator import ALONE, Communicator
 

@@ -20,14 +20,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gcdbench.backbone.load import on_meta
 from gcdbench.backbone.split import SplitBackbone
-from gcdbench.config.resolve import BackboneConfig, RunConfig
-from gcdbench.config.sections import MAX_COUNT
+from gcdbench.config.resolve import RunConfig
+from gcdbench.config.sections import MAX_COUNT, BackboneConfig
 from gcdbench.contracts import Batch, ClassSplit, IntArray, Method, Progress, Stage, Task
 from gcdbench.data.splits import cut_base
 from gcdbench.errors import UsageError
 from gcdbench.evaluation.selection import selection_rule
+from gcdbench.prepare.checks import finds_k
 from gcdbench.prepare.request import ResolvedRequest, RunRequest, resolve_request
-from gcdbench.prepare.run_context import finds_k
 from gcdbench.system.plugin_call import plugin_call
 
 META = torch.device("meta")

@@ -8,7 +8,7 @@ import torch
 
 from gcdbench.backbone.load import on_meta
 from gcdbench.backbone.tail import Tail
-from gcdbench.config.resolve import DataConfig
+from gcdbench.config.sections import DataConfig
 from gcdbench.contracts import Task
 from gcdbench.data.splits import cut_base
 from gcdbench.prepare.request import RunRequest, resolve_request

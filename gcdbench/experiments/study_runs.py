@@ -17,9 +17,9 @@ from gcdbench.config.resolve import Layer
 from gcdbench.errors import GcdbenchError, PluginError, UsageError
 from gcdbench.experiments.jobs import Job, PlannedRun, plan_jobs, run_jobs
 from gcdbench.experiments.parameters import count_parameters
+from gcdbench.prepare.environment import RunEnvironment
 from gcdbench.prepare.request import DEFAULT_BACKBONE, RunRequest, resolve_request
 from gcdbench.records.find import read_runs
-from gcdbench.runs.execute import RunEnvironment
 from gcdbench.system.observer import Observer
 
 

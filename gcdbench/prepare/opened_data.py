@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gcdbench.config.resolve import DataConfig
+from gcdbench.config.sections import DataConfig
 from gcdbench.contracts import ClassSplit, Dataset, Index, IntArray
 from gcdbench.data.checked_dataset import OpenedDataset, open_dataset
 from gcdbench.data.splits import Split, index_hash, make_split, remap, row_order

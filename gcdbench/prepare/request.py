@@ -13,7 +13,8 @@ from gcdbench.backbone.catalogue import short_name
 from gcdbench.backbone.load import has_feature_map, input_config
 from gcdbench.config.method_ref import MethodRef
 from gcdbench.config.presets import FEATURE_MAP, preset_layers, recipe_name
-from gcdbench.config.resolve import BackboneConfig, Layer, Resolved, deviations, flatten, read_toml, resolve
+from gcdbench.config.resolve import Layer, Resolved, deviations, flatten, read_toml, resolve
+from gcdbench.config.sections import BackboneConfig
 from gcdbench.contracts import Dataset, Method
 from gcdbench.errors import PluginError, UsageError, unknown
 

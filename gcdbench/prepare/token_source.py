@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gcdbench.backbone.load import BackboneInfo
 from gcdbench.backbone.split import FrozenTrunk, SplitBackbone
-from gcdbench.config.resolve import ViewConfig
+from gcdbench.config.sections import ViewConfig
 from gcdbench.data.images import Images, NumberedImages
 from gcdbench.data.prefetch import ahead, default_workers
 from gcdbench.data.store.token_store import TokenStore

@@ -12,7 +12,7 @@ from torch import Tensor
 from gcdbench.data.images import DirectImages, Images
 from gcdbench.data.store.packed_images import PackedImages, estimate, image_store, pack
 from gcdbench.data.store.store_folder import CannotStore, StoreFolder, spoken_size
-from gcdbench.data.store.token_store import TokenStore, token_bytes, write_tokens
+from gcdbench.data.store.token_store import TokenKind, TokenStore, token_bytes, write_tokens
 from gcdbench.data.views import random_plan
 from gcdbench.prepare.environment import StoreOptions
 from gcdbench.prepare.token_identity import TokenIdentity
@@ -121,7 +121,7 @@ def _eval_tokens(ctx: RunContext, part: str, observer: Observer) -> TokenStore:
             yield from (tokens for _, tokens in source.chunks(part, range(first // CHUNK, -(-total // CHUNK))))
             ctx.check_files()  # a store must not outlive images that have changed meanwhile
 
-        write_tokens(store, what, total, source.token_shape(), dtype, parts, observer.announce, tick)
+        write_tokens(store, what, TokenKind(total, source.token_shape(), dtype), parts, observer.announce, tick)
     return TokenStore(store)
 
 
@@ -143,7 +143,7 @@ def _train_tokens(ctx: RunContext, observer: Observer) -> TokenStore:
     if store.description() is None:
         what = f"{dtype} tokens of {count} training views of {total:,} images of {ctx.data.dataset.title}"
         shape, tick = source.token_shape(), _ticker(observer, "computing tokens of training views")
-        write_tokens(store, what, total * count, shape, dtype, parts, observer.announce, tick)
+        write_tokens(store, what, TokenKind(total * count, shape, dtype), parts, observer.announce, tick)
     return TokenStore(store)
 
 

@@ -46,7 +46,8 @@ class EasyDigits(Digits):
         """The true class of each row, numbered as in `DIGITS`."""
         number = np.full(10, -1, dtype=np.int64)
         number[list(DIGITS)] = np.arange(len(DIGITS))
-        return number[self._data[1][self._rows]]
+        found: IntArray = number[self._data[1][self._rows]]
+        return found
 
     @cached_property
     def labelled(self) -> NDArray[np.bool_]:

@@ -158,7 +158,8 @@ class Lab:
     def losses(self, trainer: MethodTrainer, batch: Batch, stage: Stage, step: int = 0) -> Losses:
         """One forward pass, nothing stepped."""
         with AmbientStream(0, "kit", "step", step), plugin_call(trainer.name, "forward"), trainer.compute.autocast():
-            return trainer.method(batch, self.progress(stage, step))
+            found: Losses = trainer.method(batch, self.progress(stage, step))
+            return found
 
     def steps(self, trainer: MethodTrainer, stage: Stage, count: int = STEPS, ctx: RunContext | None = None) -> None:
         """Some optimiser steps."""

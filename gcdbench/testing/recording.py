@@ -63,7 +63,8 @@ class Recording:
     def losses(self, variant: str) -> np.ndarray[Any, Any]:
         """(steps, terms) of a variant."""
         name = f"{variant}.losses"
-        return self.arrays[name if name in self.arrays else f"{variant}.rows"]
+        found: np.ndarray[Any, Any] = self.arrays[name if name in self.arrays else f"{variant}.rows"]
+        return found
 
     def initial(self) -> dict[str, Tensor]:
         """Starting weights by their recorded names."""

@@ -16,7 +16,8 @@ from gcdbench.backbone.timm_import import import_timm
 from gcdbench.backbone.vit import SplitViT
 from gcdbench.backbone.weights import load_into
 from gcdbench.config.presets import preset_layers
-from gcdbench.config.resolve import Layer, TrainConfig, resolve
+from gcdbench.config.resolve import Layer, resolve
+from gcdbench.config.sections import TrainConfig
 from gcdbench.contracts import Batch, Losses, Method, Progress, Task
 from gcdbench.errors import DataError, PluginError, unknown
 from gcdbench.system.device import Compute

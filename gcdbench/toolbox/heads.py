@@ -64,7 +64,8 @@ class ContrastiveHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(rows, dim) features to (rows, out), in float32 or wider."""
-        return self.last(self.mlp(x))
+        found: Tensor = self.last(self.mlp(x))
+        return found
 
     @staticmethod
     def reference_widths(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:

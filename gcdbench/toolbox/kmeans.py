@@ -63,7 +63,7 @@ def kmeans(
 
 
 @torch.no_grad()
-def semi_supervised_kmeans(
+def semi_supervised_kmeans(  # noqa: PLR0913  # the usual interface of k-means: every number is an option
     features: Tensor,
     targets: Tensor,
     clusters: int,

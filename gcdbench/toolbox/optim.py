@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gcdbench.config.resolve import TrainConfig
+from gcdbench.config.sections import TrainConfig
 from gcdbench.contracts import Method, Optim, Progress
 
 

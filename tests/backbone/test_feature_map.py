@@ -11,7 +11,7 @@ from gcdbench.backbone.feature_map import CPU_PASS, SplitFeatureMap, as_cells
 from gcdbench.backbone.load import build, describe, has_feature_map, input_config, load_backbone, on_meta
 from gcdbench.backbone.projection import Projection, fit_projection
 from gcdbench.backbone.timm_import import import_timm
-from gcdbench.config.resolve import BackboneConfig, ViewConfig
+from gcdbench.config.sections import BackboneConfig, ViewConfig
 from gcdbench.data.images import resize_shorter
 from gcdbench.data.views import Normalise
 from gcdbench.errors import DataError, UsageError

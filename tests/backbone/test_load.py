@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from gcdbench import registry
 from gcdbench.backbone.load import build, describe, input_config, load_backbone, on_meta
 from gcdbench.backbone.weights import load_into, read_state, weights_hash
-from gcdbench.config.resolve import BackboneConfig, TrainConfig
+from gcdbench.config.sections import BackboneConfig, TrainConfig
 from gcdbench.contracts import Task
 from gcdbench.errors import DataError, UsageError
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import gcdbench
 from gcdbench.config.coercion import parse_assignment
-from gcdbench.config.resolve import SECTIONS, DataConfig
+from gcdbench.config.resolve import SECTIONS
+from gcdbench.config.sections import DataConfig
 from gcdbench.contracts import ClassSplit, Dataset, Index
 from gcdbench.data.checked_dataset import OpenedDataset
 from gcdbench.data.datasets.folder import ImageFolder

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import gcdbench
-from gcdbench.config.resolve import DataConfig
+from gcdbench.config.sections import DataConfig
 from gcdbench.data.datasets.files import open_rgb
 from gcdbench.data.datasets.folder import ImageFolder
 from gcdbench.errors import DataError

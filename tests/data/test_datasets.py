@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from gcdbench import registry
-from gcdbench.config.resolve import DataConfig
+from gcdbench.config.sections import DataConfig
 from gcdbench.data.splits import draw_labelled, make_split
 from gcdbench.errors import DataError
 from tests.support import trees

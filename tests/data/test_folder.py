@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gcdbench.config.resolve import DataConfig
+from gcdbench.config.sections import DataConfig
 from gcdbench.data.datasets.folder import ImageFolder
 from gcdbench.data.splits import make_split
 from gcdbench.errors import DataError, UsageError

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcdbench.config.resolve import DataConfig
+from gcdbench.config.sections import DataConfig
 from gcdbench.contracts import ClassSplit, Index
 from gcdbench.data.class_lists import imagenet100_wnids, published_split
 from gcdbench.data.datasets.digits import Digits

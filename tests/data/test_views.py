@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from gcdbench.config.resolve import ViewConfig
+from gcdbench.config.sections import ViewConfig
 from gcdbench.data.datasets.digits import Digits
 from gcdbench.data.datasets.folder import ImageFolder
 from gcdbench.data.images import DirectImages, Pixels, resize_shorter

@@ -17,8 +17,9 @@ from gcdbench.testing.kit import Report
 from gcdbench.testing.subject import session_of
 from tests.docs.test_readme import parse_command
 
-DOCS = Path(__file__).parents[2] / "docs"
-TUTORIAL = (DOCS / "write-a-method.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+TUTORIAL = (DOCS / "extend/write-a-method.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
@@ -27,37 +28,37 @@ def blocks(language: str) -> list[str]:
 
 def test_references_are_those_of_the_source(tmp_path):
     """In a process of its own: click remembers how a command was first called."""
-    for name in ("docs", "gcdbench"):
-        (tmp_path / name).mkdir()
-    shutil.copy(DOCS.parent / "gcdbench/contracts.py", tmp_path / "gcdbench")
-    for page in (p for p in DOCS.iterdir() if p.is_file()):
-        shutil.copy(page, tmp_path / "docs")
+    shutil.copytree(DOCS, tmp_path / "docs")
+    for part in ("contracts.py", "config/sections.py", "records/record.schema.json", "toolbox"):
+        source, target = DOCS.parent / "gcdbench" / part, tmp_path / "gcdbench" / part
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
     check = [sys.executable, str(tmp_path / "docs/generate.py"), "--check", "--quick"]
     done = subprocess.run(check, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    (tmp_path / "docs/checks.md").write_text("something else")
+    (tmp_path / "docs/extend/checks.md").write_text("something else")
     done = subprocess.run(check, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "checks.md in docs/ differ from the source; `make docs`" in done.stderr
+    assert "extend/checks.md in docs/ differ from the source; `make docs`" in done.stderr
 
 
 def test_references_are_complete():
-    text = (DOCS / "contracts.md").read_text()
+    text = (DOCS / "extend/contracts.md").read_text()
     for name in ("Method", "Dataset", "Evaluator", "KEstimator", "Pool", "Batch", "Losses", "Prediction", "Tracker"):
         assert f"### `{name}`" in text
     assert "required: predict(pool: Pool) -> Prediction" in text
-    commands = (DOCS / "commands.md").read_text()
+    commands = (DOCS / "reference/commands.md").read_text()
     for name in ("run", "compare", "estimate-k", "new-plugin", "check", "data fetch", "cache list"):
         assert f"## gcdbench {name}\n" in commands
 
 
 def test_links_between_pages_lead_somewhere():
-    for page in DOCS.glob("*.md"):
+    for page in [*DOCS.rglob("*.md"), *ROOT.glob("*.md")]:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), (page.name, target)
 
 
-PAGES = [*DOCS.glob("*.md")]
+PAGES = [page for page in DOCS.rglob("*.md") if "results" not in page.parts]
 COMMANDS = sorted(
     {line.strip() for p in PAGES for line in p.read_text().splitlines() if line.startswith("    gcdbench ")}
 )
@@ -123,3 +124,12 @@ def test_the_other_examples_are_code(installed, monkeypatch):
     assert set(ctx["Declared"].expected_failures) <= set(checks_of("method"))
     assert "parametrize_checks" in blocks("python")[3]
     assert set(tomllib.loads(blocks("toml")[1])) == {"default", "dataset"}
+
+
+def test_no_stray_brackets_in_the_contracts():
+    for row in re.findall(r"^\| `\w+` \| `([^`]*)` \|", (DOCS / "extend/contracts.md").read_text(), flags=re.MULTILINE):
+        assert row.count("[") == row.count("]"), row
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 250

@@ -50,12 +50,12 @@ def test_make_targets_exist():
 
 def test_python_example_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    exec(blocks("python")[0], {})
+    exec(blocks("python")[1], {})
     assert "runs/rlcd/digits" in capsys.readouterr().out
 
 
 def test_example_plugin_runs(gcdbench, tmp_path):
-    (tmp_path / "my_package.py").write_text(blocks("python")[1])
+    (tmp_path / "my_package.py").write_text(blocks("python")[0])
     info = tmp_path / "my_package-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
@@ -73,5 +73,6 @@ def test_example_plugin_runs(gcdbench, tmp_path):
 def test_exit_codes_are_documented():
     from gcdbench.errors import EXIT_CODES
 
-    text = README[README.index("Exit codes:") :]
+    text = (ROOT / "docs/use/run.md").read_text()
+    text = text[text.index("Exit codes:") :]
     assert all(f"{code} " in text for code in EXIT_CODES)

@@ -27,7 +27,7 @@ def test_hidden_labels_change_nothing(method, tmp_path, monkeypatch):
     """Shuffle the labels of all unlabelled rows: not one bit of weights or predictions may move."""
     one = start(tmp_path, method, "one")[0]
     pixels, labels = Digits(Path("."))._data
-    from gcdbench.config.resolve import DataConfig
+    from gcdbench.config.sections import DataConfig
     from gcdbench.data.splits import make_split
 
     digits = Digits(Path("."))

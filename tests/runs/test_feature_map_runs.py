@@ -316,7 +316,7 @@ def test_ranks_give_the_losses_of_one_process(tmp_path, data):
 
 
 def test_fewer_images_are_a_part_of_more_and_keep_their_labels(tmp_path, data):
-    from gcdbench.config.resolve import DataConfig
+    from gcdbench.config.sections import DataConfig
     from gcdbench.data.datasets.cifar import Cifar10
     from gcdbench.prepare.opened_data import open_data
 

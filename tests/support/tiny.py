@@ -6,7 +6,7 @@ import torch
 
 from gcdbench.backbone.timm_import import import_timm
 from gcdbench.backbone.vit import SplitViT
-from gcdbench.config.resolve import TrainConfig
+from gcdbench.config.sections import TrainConfig
 from gcdbench.contracts import Batch, Task
 
 import_timm()

@@ -10,7 +10,7 @@ from scipy.stats import kstest, norm
 from gcdbench import registry
 from gcdbench.backbone.timm_import import import_timm
 from gcdbench.backbone.vit import SplitViT
-from gcdbench.config.resolve import TrainConfig
+from gcdbench.config.sections import TrainConfig
 from gcdbench.contracts import Task
 from gcdbench.toolbox.heads import CosineClassifier, Projector
 

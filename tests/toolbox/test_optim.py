@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from gcdbench.config.resolve import TrainConfig
+from gcdbench.config.sections import TrainConfig
 from gcdbench.contracts import Progress
 from gcdbench.system.seeding import derive, fenced_rng, generator
 from gcdbench.toolbox.optim import CosinePerEpoch, decay_groups, sgd

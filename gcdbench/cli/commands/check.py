@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -32,15 +32,7 @@ if TYPE_CHECKING:
 @click.option("--param-groups", "variant", metavar="VARIANT", help="Replay only this variant of the recording.")
 @json_option
 def check_command(
-    name: str | None,
-    kind: str | None,
-    recipe: str | None,
-    only: tuple[str, ...],
-    listing: bool,
-    data_root: Path | None,
-    trajectory: Path | None,
-    variant: str | None,
-    as_json: bool,
+    name: str | None, kind: str | None, recipe: str | None, listing: bool, as_json: bool, **options: Any
 ) -> None:
     """Check whether the plugin NAME does what gcdbench expects of it: the conformance kit.
 
@@ -56,8 +48,8 @@ def check_command(
         return
     if name is None:
         raise UsageError("Name a plugin (see `gcdbench list methods`), or list the checks with --list.")
-    if trajectory is not None:
-        _replay(name, trajectory, recipe, variant, as_json)
+    if options["trajectory"] is not None:
+        _replay(name, options["trajectory"], recipe, options["variant"], as_json)
         return
     from gcdbench import registry
     from gcdbench.testing.kit import Report
@@ -68,7 +60,8 @@ def check_command(
     reason = registry.probe([plugin])[plugin.name]  # an import that ends or stops the process must not end this one
     if reason is not None:
         raise PluginError(f"The {kind} plugin '{plugin.name}' ({plugin.package} {plugin.version}) is broken: {reason}")
-    _, session = open_session(name, kind, data_root, recipe)
+    _, session = open_session(name, kind, options["data_root"], recipe)
+    only: tuple[str, ...] = options["only"]
     session.require(only)
     outcomes = []
     console = err()

@@ -12,8 +12,8 @@ from gcdbench.cli.output import err, json_option, out, print_json, print_table
 from gcdbench.errors import DataError
 
 if TYPE_CHECKING:
+    from gcdbench.contracts import Archive
     from gcdbench.data.checked_dataset import OpenedDataset
-    from gcdbench.data.fetch import Archive
 
 
 @click.group("data", cls=SuggestingGroup)
@@ -160,7 +160,7 @@ def split_command(
     dataset: str, data_root: Path | None, label_ratio: float, novel_ratio: float | None, as_json: bool
 ) -> None:
     """Show the exact split: classes in order, labelled and unlabelled rows. Opens no image."""
-    from gcdbench.config.resolve import DataConfig
+    from gcdbench.config.sections import DataConfig
     from gcdbench.data.splits import make_split
 
     config = DataConfig(label_ratio=label_ratio, novel_ratio=novel_ratio)

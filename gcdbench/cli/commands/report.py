@@ -50,8 +50,6 @@ def report_command(
     output: Path,
     plots: Path | None,
     no_images: bool,
-    data_root: Path | None,
-    device: str,
     **options: Any,
 ) -> None:
     """Write one self-contained HTML file about a finished run, a comparison or a study.
@@ -73,7 +71,7 @@ def report_command(
     from gcdbench.report.page import write
     from gcdbench.report.view import Source
 
-    source = Source(choose_root(data_root), device, not no_images)
+    source = Source(choose_root(options.pop("data_root")), options.pop("device"), not no_images)
     with Display() as display:
         display.phase("reading runs, drawing plots")
         make = _compare_page if comparing else _study_page if tabling else _run_page

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gcdbench.experiments.monitor import Followed
     from gcdbench.experiments.study_runs import Asked
     from gcdbench.experiments.sweep_plan import SweepPlan
-    from gcdbench.runs.execute import RunEnvironment
+    from gcdbench.prepare.environment import RunEnvironment
 
 RESOURCES = {"gpus_per_job": "gpus", "cpus_per_job": "cpus", "memory_per_job": "memory_gb", "minutes": "minutes"}
 """Options and what they set."""
@@ -53,10 +53,8 @@ def sweep_command(
     name: str,
     launcher: str,
     launcher_settings: tuple[str, ...],
-    retries: int,
     retry_failed: bool,
     dry_run: bool,
-    tflops: float | None,
     fmt: str | None,
     **options: Any,
 ) -> None:
@@ -69,6 +67,7 @@ def sweep_command(
     from gcdbench.analysis.experiment_file import load_experiment
     from gcdbench.contracts import Resources
 
+    retries, tflops = options.pop("retries"), options.pop("tflops")
     given = {field: options.pop(option) for option, field in RESOURCES.items()}
     experiment = load_experiment(name)
     if experiment.kind != "runs":

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gcdbench.analysis.study import Study
     from gcdbench.experiments.jobs import PlannedRun
     from gcdbench.experiments.study_runs import Asked
-    from gcdbench.runs.execute import RunEnvironment
+    from gcdbench.prepare.environment import RunEnvironment
 
 
 @click.command("table", short_help="Make a table or study of a paper.")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from gcdbench.config.resolve import ViewConfig
+from gcdbench.config.sections import ViewConfig
 from gcdbench.contracts import ClassSplit, Dataset, Expected, Index
 from gcdbench.errors import DataError
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gcdbench.config.resolve import DataConfig
+from gcdbench.config.sections import DataConfig
 from gcdbench.contracts import ClassSplit, Index, IntArray
 from gcdbench.data.datasets.files import (
     FileDataset,

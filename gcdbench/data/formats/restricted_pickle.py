@@ -131,7 +131,7 @@ class _Operations(dict[int, Any]):
 _Python: Any = pickle._Unpickler
 
 
-class _Restricted(_Python):
+class _Restricted(_Python):  # type: ignore[misc]
     dispatch = _Operations((code, _Python.dispatch[code]) for code in _CODES)
 
     def find_class(self, module: str, name: str) -> Any:

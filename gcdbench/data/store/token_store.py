@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,21 +35,28 @@ def token_bytes(rows: int, shape: tuple[int, ...], dtype: str) -> int:
     return rows * int(np.prod(shape)) * STORED[dtype].itemsize
 
 
+class TokenKind(NamedTuple):
+    """What a store holds: how many rows, of which shape and type."""
+
+    rows: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
 def write_tokens(
     store: StoreFolder,
     what: str,
-    rows: int,
-    shape: tuple[int, ...],
-    dtype: str,
+    kind: TokenKind,
     parts: Callable[[int], Iterable[Tensor]],
     tell: Tell,
     tick: Tick | None = None,
 ) -> None:
-    """Write ``rows`` rows of tokens of one shape, unless the store is there.
+    """Write tokens of one kind, unless the store is there.
 
     ``parts`` brings them in order, from the first row of a part on; only the first one unless an earlier process was
     killed.
     """
+    rows, shape, dtype = kind
 
     def fill(folder: Path) -> dict[str, Any]:
         with Growing(folder, TOKENS, np.dtype("<u4")) as growing:

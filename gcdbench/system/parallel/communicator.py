@@ -209,13 +209,15 @@ class Communicator:
         if self.alone:
             return action()
         if not self.first:
-            return self.send(None)
+            arrived: Value = self.send(None)
+            return arrived
         try:
             value = action()
         except Exception as fault:
             self.settle(fault)
             raise
-        return self.send(value)
+        sent: Value = self.send(value)
+        return sent
 
     def settle(self, fault: Exception | None) -> None:
         """Where each rank has done its part: if one of them failed, those that did not raise its fault."""

@@ -54,7 +54,7 @@ def whole_batch(features: Tensor) -> Tensor:
             f"{len(features)} features were read out of a share of {ranks.share(rows)} rows. On several ranks "
             "batch.tokens holds the views of this rank's rows only: give whole views to the tail."
         )
-    found: Tensor = _Whole.apply(features, ranks, rows)
+    found: Tensor = _Whole.apply(features, ranks, rows)  # type: ignore[no-untyped-call]
     return found
 
 

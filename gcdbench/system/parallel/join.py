@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import FileStore, PrefixStore, rendezvous  # type: ignore[attr-defined]
 
 from gcdbench.errors import GcdbenchError, Terminated, UsageError
 from gcdbench.system.parallel.communicator import ALONE, Communicator
@@ -89,7 +90,7 @@ def _join(device: str) -> Communicator:
         # torchrun keeps one store for all restarts, and a script may make several runs: addresses of processes and
         # groups that are no more must not be found.
         _joined += 1
-        store = dist.PrefixStore(f"gcdbench/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{_joined}", store)
+        store = PrefixStore(f"gcdbench/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{_joined}", store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience, **options)
         # Hosts wait here for each other while the first rank writes, scores or packs, however long that takes.
         control = dist.new_group(backend="gloo", timeout=timedelta(days=7))
@@ -116,8 +117,9 @@ def _store() -> tuple[Any, int, int]:
     """Where ranks leave their addresses: the launcher's store, or the file of `--gpus`."""
     if STORE in os.environ:
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        return dist.FileStore(os.environ[STORE], size), rank, size
-    return next(dist.rendezvous("env://"))
+        return FileStore(os.environ[STORE], size), rank, size
+    found: tuple[Any, int, int] = next(rendezvous("env://"))
+    return found
 
 
 def _last_words(fault: BaseException) -> tuple[int, str]:

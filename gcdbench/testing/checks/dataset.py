@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from gcdbench.config.resolve import DataConfig
+from gcdbench.config.sections import DataConfig
 from gcdbench.contracts import Index
 from gcdbench.data.checked_dataset import OpenedDataset, open_dataset
 from gcdbench.data.data_root import data_root

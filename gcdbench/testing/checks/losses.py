@@ -165,7 +165,8 @@ def _with_labels(lab: Any, labelled: bool) -> Batch:
     num_base = len(lab.usual.data.split.base)
     count = len(batch.target)
     target = torch.arange(count) % num_base if labelled else torch.full((count,), -1)
-    return dataclasses.replace(batch, target=target, labelled=torch.full((count,), labelled))
+    found: Batch = dataclasses.replace(batch, target=target, labelled=torch.full((count,), labelled))
+    return found
 
 
 @check(

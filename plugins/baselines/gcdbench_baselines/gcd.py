@@ -74,7 +74,8 @@ class GCD(Method):
 
     def features(self, tokens: Tensor) -> Tensor:
         """CLS, which is clustered."""
-        return self.tail(tokens)[:, 0]
+        found: Tensor = self.tail(tokens)[:, 0]
+        return found
 
     def predict(self, pool: Pool) -> Prediction:
         """Semi-supervised k-means over all rows; rows of the test part by plain k-means among themselves."""

@@ -52,7 +52,8 @@ class KMeans(Method):
 
     def features(self, tokens: Tensor) -> Tensor:
         """CLS of the backbone."""
-        return self.tail(tokens)[:, 0]
+        found: Tensor = self.tail(tokens)[:, 0]
+        return found
 
     def predict(self, pool: Pool) -> Prediction:
         """The cluster of each query row."""

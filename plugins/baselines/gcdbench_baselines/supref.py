@@ -66,7 +66,8 @@ class SupRef(Method):
 
     def features(self, tokens: Tensor) -> Tensor:
         """CLS."""
-        return self.tail(tokens)[:, 0]
+        found: Tensor = self.tail(tokens)[:, 0]
+        return found
 
     def predict(self, pool: Pool) -> Prediction:
         """Clusters of the features; the best base class of each row is the classifier's."""

@@ -41,7 +41,8 @@ def neighbour_mean(features: Tensor, bank: Tensor, count: int) -> Tensor:
 def shifted(features: Tensor, means: Tensor, alpha: float) -> Tensor:
     """(1 - alpha) features + alpha means, of length one; the length itself is not learnt from."""
     moved = (1 - alpha) * features + alpha * means
-    return moved / moved.detach().norm(dim=1, keepdim=True).clamp(min=1e-12)
+    found: Tensor = moved / moved.detach().norm(dim=1, keepdim=True).clamp(min=1e-12)
+    return found
 
 
 ALIASED_ROWS = 128

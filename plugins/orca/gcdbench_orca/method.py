@@ -77,7 +77,8 @@ class ORCA(Method):
 
     def _confidence(self, tokens: Tensor) -> Tensor:
         """(rows,) largest probability."""
-        return (self.classifier(self.tail(tokens)[:, 0]) * self.config.scale).softmax(1).amax(1)
+        found: Tensor = (self.classifier(self.tail(tokens)[:, 0]) * self.config.scale).softmax(1).amax(1)
+        return found
 
     def forward(self, batch: Batch, t: Progress) -> Losses:
         """Margin cross entropy, agreement of pairs, entropy of the mean."""
@@ -106,7 +107,8 @@ class ORCA(Method):
 
     def features(self, tokens: Tensor) -> Tensor:
         """CLS."""
-        return self.tail(tokens)[:, 0]
+        found: Tensor = self.tail(tokens)[:, 0]
+        return found
 
     def predict(self, pool: Pool) -> Prediction:
         """Argmax over all classes."""

@@ -55,9 +55,8 @@ class RLCD(Method):
 
     def _read(self, tokens: Tensor) -> Tensor:
         """(rows, 2, dim): CLS and AUX after the trained blocks."""
-        if self.config.aux_start == "cls":
-            return self.tail(tokens, self.aux_token, on_cls=True)
-        return self.tail(tokens, self.aux_token)
+        found: Tensor = self.tail(tokens, self.aux_token, on_cls=self.config.aux_start == "cls")
+        return found
 
     def forward(self, batch: Batch, t: Progress) -> Losses:
         """The terms of both branches."""

@@ -17,7 +17,8 @@ from gcdbench.backbone.feature_map import SplitFeatureMap
 from gcdbench.backbone.timm_import import import_timm
 from gcdbench.backbone.vit import SplitViT
 from gcdbench.config.presets import preset_layers, read_preset
-from gcdbench.config.resolve import BackboneConfig, Layer, TrainConfig, resolve
+from gcdbench.config.resolve import Layer, resolve
+from gcdbench.config.sections import BackboneConfig, TrainConfig
 from gcdbench.contracts import Batch, Progress, Task
 from gcdbench.errors import UsageError
 from gcdbench.testing import run_checks

@@ -105,7 +105,8 @@ class SimGCD(Method):
 
     def features(self, tokens: Tensor) -> Tensor:
         """CLS, as the main head sees it."""
-        return self.tail(tokens)[:, 0]
+        found: Tensor = self.tail(tokens)[:, 0]
+        return found
 
     def predict(self, pool: Pool) -> Prediction:
         """Argmax over all classes."""

@@ -11,7 +11,7 @@ from gcdbench import registry
 from gcdbench.backbone.timm_import import import_timm
 from gcdbench.backbone.vit import SplitViT
 from gcdbench.config.presets import read_preset
-from gcdbench.config.resolve import TrainConfig
+from gcdbench.config.sections import TrainConfig
 from gcdbench.contracts import Batch, Progress, Task
 from gcdbench.testing import run_checks
 from gcdbench.testing.recording import Recording

@@ -49,4 +49,5 @@ class ClusterHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(rows, dim) features to (rows, prototypes) cosines."""
-        return self.prototypes(self.project(x))
+        found: Tensor = self.prototypes(self.project(x))
+        return found

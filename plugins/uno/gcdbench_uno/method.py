@@ -181,7 +181,8 @@ class UNO(Method):
 
     def features(self, tokens: Tensor) -> Tensor:
         """CLS, as the heads see it."""
-        return self.tail(tokens)[:, 0]
+        found: Tensor = self.tail(tokens)[:, 0]
+        return found
 
     def predict(self, pool: Pool) -> Prediction:
         """Argmax of the best head."""

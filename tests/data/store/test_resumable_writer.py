@@ -17,7 +17,7 @@ from gcdbench.data.store import resumable_writer as growing
 from gcdbench.data.store.packed_images import PIXELS, PackedImages, image_store, pack
 from gcdbench.data.store.resumable_writer import ENTRIES, NOTE, Growing
 from gcdbench.data.store.store_folder import StoreFolder
-from gcdbench.data.store.token_store import TOKENS, TokenStore, write_tokens
+from gcdbench.data.store.token_store import TOKENS, TokenKind, TokenStore, write_tokens
 from tests.support.runs import fewer_digits
 
 NUMBERS = np.dtype("<u4")
@@ -83,7 +83,7 @@ def test_an_error_leaves_nothing_and_an_interruption_what_was_done(tmp_path):
         return bring
 
     def write(store, stop=None, fault=None):
-        write_tokens(store, "tokens", 10, (2, 4), "fp32", parts(stop, fault), lambda text: None)
+        write_tokens(store, "tokens", TokenKind(10, (2, 4), "fp32"), parts(stop, fault), lambda text: None)
 
     whole, torn = (StoreFolder(tmp_path / name, "tokens", {"a": 1}) for name in ("whole", "torn"))
     write(whole)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gcdbench.data.store.store_folder import StoreFolder
-from gcdbench.data.store.token_store import CHECKSUMS, STORED, TOKENS, TokenStore, write_tokens
+from gcdbench.data.store.token_store import CHECKSUMS, STORED, TOKENS, TokenKind, TokenStore, write_tokens
 from gcdbench.errors import DataError
 from tests.support.memory import resident
 
@@ -15,7 +15,9 @@ from tests.support.memory import resident
 def write(tmp_path, tokens, dtype="fp32", key=0, told=None):
     store = StoreFolder(tmp_path, "tokens", {"key": key, "dtype": dtype})
     tell = (lambda text: None) if told is None else told.append
-    write_tokens(store, "the tokens", len(tokens), tuple(tokens.shape[1:]), dtype, lambda n: tokens[n:].split(3), tell)
+    write_tokens(
+        store, "the tokens", TokenKind(len(tokens), tuple(tokens.shape[1:]), dtype), lambda n: tokens[n:].split(3), tell
+    )
     return store
 
 
