@@ -47,12 +47,24 @@ def collect(folder: Path, runs: Path) -> int:
     curves = {}
     with (folder / "records.jsonl").open("w", encoding="utf-8") as stream:
         for record in records:
-            kept = {**record.as_dict(), "dir": f"runs/{record.method}/{record.dataset}/{record.run_id}"}
+            kept = _without_folders(record.as_dict())
+            kept["dir"] = f"runs/{record.method}/{record.dataset}/{record.run_id}"
             stream.write(json.dumps(kept, sort_keys=True, separators=(",", ":")) + "\n")
             curves[record.run_id] = list(_curve(Path(record.dir)))
     text = json.dumps({k: v for k, v in sorted(curves.items()) if v}, separators=(",", ":"))
     (folder / "curves.json").write_text(text.replace('],"', '],\n"') + "\n", encoding="utf-8")
     return len(records)
+
+
+def _without_folders(record: dict[str, Any]) -> dict[str, Any]:
+    """Files by their names alone: where they were on some machine is nobody's business."""
+    weights = Path(record["config"]["backbone"]["weights"])
+    record["config"]["backbone"]["weights"] = weights.name
+    begin = "config file "
+    for key, source in record["sources"].items():
+        if source.startswith(begin):
+            record["sources"][key] = begin + Path(source.removeprefix(begin)).name
+    return record
 
 
 def _curve(run: Path) -> Iterator[dict[str, float]]:

@@ -37,7 +37,7 @@ class JobEnvironment:
     checkpoint_every: float = 300.0
 
     def open(self, ranks: Communicator = ALONE) -> RunEnvironment:
-        """As the engine wants it."""
+        """As a run environment."""
         return RunEnvironment(
             Path(self.runs),
             data_root(Path(self.data_root)),

@@ -1,4 +1,4 @@
-"""Where methods are checked: the real engine on a small easy dataset and the embedded tiny backbone, on the CPU.
+"""Where methods are checked: real runs on a small easy dataset and the embedded tiny backbone, on the CPU.
 
 Trunk passes and data are shared by all checks of a method. Nothing is written outside temporary folders.
 """

@@ -31,7 +31,7 @@ def test_counted_operations_are_those_in_the_record_of_a_run(method, tmp_path):
 
 
 def test_the_published_geometry_is_counted_without_data_or_weights():
-    """ViT-B/16, one image: the step of two views that `gcdbench bench` measures on random weights."""
+    """ViT-B/16, one image: the step of two views that `python -m benchmarks` measures on random weights."""
     found = count_run(RunRequest("rlcd", "cub", seeds=(0,)), HERE)
     per_image = (2 * found.trunk + found.stages[0].step / 128) / 1e9
     assert per_image == pytest.approx(67.4, abs=0.05)

@@ -49,7 +49,7 @@ def _estimate(subject: Any, dataset: type[Dataset] = EasyDigits, largest: int = 
     needs=("describes-itself",),
 )
 def answer_is_in_range(subject: Any) -> None:
-    """A wide and two narrow ranges; the engine checks the answer."""
+    """A wide and two narrow ranges; the core checks the answer."""
     for largest in (LARGEST, NUM_BASE + 1, NUM_BASE):
         _estimate(subject, largest=largest)
 

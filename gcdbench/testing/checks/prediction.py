@@ -19,7 +19,7 @@ from gcdbench.training.evaluate import predict
 
 
 def require_valid(ctx: RunContext, answer: Prediction) -> None:
-    """Classes in range; shapes and types are checked by the engine."""
+    """Classes in range; shapes and types are checked by the core."""
     limit = ctx.k if not ctx.finds_k else len(ctx.data.split.target)
     if answer.cluster.max() >= limit:
         raise Failed(f"a row was put into class {answer.cluster.max()}, but classes are numbered 0 to {limit - 1}")

@@ -15,9 +15,8 @@ from tests.support.memory import resident
 def write(tmp_path, tokens, dtype="fp32", key=0, told=None):
     store = StoreFolder(tmp_path, "tokens", {"key": key, "dtype": dtype})
     tell = (lambda text: None) if told is None else told.append
-    write_tokens(
-        store, "the tokens", TokenKind(len(tokens), tuple(tokens.shape[1:]), dtype), lambda n: tokens[n:].split(3), tell
-    )
+    kind = TokenKind(len(tokens), tuple(tokens.shape[1:]), dtype)
+    write_tokens(store, "the tokens", kind, lambda n: tokens[n:].split(3), tell)
     return store
 
 
