@@ -65,7 +65,7 @@ def test_broken_plugin_is_reported_and_breaks_nothing(package, gcdbench):
         "broken-one",
         "[gcdbench.methods]\nbroken = broken_one:Method\nquits = quitting_one:Method\nabsent = no_such_module:X\n",
         {
-            "broken_one": "import a_library_no one_has\n",
+            "broken_one": "import a_library_nobody_has\n",
             "quitting_one": "import os, sys\nprint('noise')\nsys.stdout.flush()\nos._exit(3)\n",
         },
     )
@@ -73,7 +73,7 @@ def test_broken_plugin_is_reported_and_breaks_nothing(package, gcdbench):
     assert answer.code == 0
     rows = {row["name"]: row for row in answer.json()["methods"]}
     assert rows["broken"]["status"] == "broken"
-    assert "a_library_no one_has" in rows["broken"]["reason"]
+    assert "a_library_nobody_has" in rows["broken"]["reason"]
     assert "ended the process (exit code 3)" in rows["quits"]["reason"]
     assert "no_such_module" in rows["absent"]["reason"]
     assert rows["rlcd"]["status"] == rows["simgcd"]["status"] == "ok"

@@ -197,7 +197,7 @@ def test_estimated_numbers_of_classes():
 )
 def test_a_bad_file_is_the_plugins_fault(text, words, tmp_path, monkeypatch):
     (tmp_path / "bad.toml").write_text(text)
-    monkeypatch.setattr(module, "_folders", lambda: [tmp_path])
+    monkeypatch.setattr(module, "plugin_folders", lambda name: [tmp_path])
     with pytest.raises(PluginError, match=words):
         published_tables()
 
@@ -205,8 +205,8 @@ def test_a_bad_file_is_the_plugins_fault(text, words, tmp_path, monkeypatch):
 def test_a_bad_file_can_be_told_instead_and_hurts_no_other_plugin(tmp_path, monkeypatch):
     (tmp_path / "bad.toml").write_text("id = ")
     told: list[str] = []
-    folders = module._folders()
-    monkeypatch.setattr(module, "_folders", lambda: [tmp_path, *folders])
+    folders = module.plugin_folders("paper")
+    monkeypatch.setattr(module, "plugin_folders", lambda name: [tmp_path, *folders])
     assert set(published_tables(told.append)) == set(TABLES)
     assert len(told) == 1
     assert "bad.toml" in told[0]
@@ -216,6 +216,6 @@ def test_two_tables_of_one_name_are_told(tmp_path, monkeypatch):
     for name in ("a", "b"):
         text = 'id="x"\ntitle="x"\nsource="x"\nmetrics=[]\ndatasets=[]\nrow=[]\n'
         (tmp_path / f"{name}.toml").write_text(text)
-    monkeypatch.setattr(module, "_folders", lambda: [tmp_path])
+    monkeypatch.setattr(module, "plugin_folders", lambda name: [tmp_path])
     with pytest.raises(PluginError, match="both hold a table called 'x'"):
         published_tables()

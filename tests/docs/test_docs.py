@@ -54,13 +54,20 @@ def test_references_are_complete():
 
 def test_links_between_pages_lead_somewhere():
     for page in [*DOCS.rglob("*.md"), *ROOT.glob("*.md")]:
+        if page.name == "text.md":  # becomes a page one folder up
+            continue
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), (page.name, target)
 
 
 PAGES = [page for page in DOCS.rglob("*.md") if "results" not in page.parts]
 COMMANDS = sorted(
-    {line.strip() for p in PAGES for line in p.read_text().splitlines() if line.startswith("    gcdbench ")}
+    {
+        line.strip().split("  #")[0]
+        for p in PAGES
+        for line in p.read_text().splitlines()
+        if line.startswith("    gcdbench ")
+    }
 )
 
 
