@@ -55,7 +55,8 @@ class RLCD(Method):
 
     def _read(self, tokens: Tensor) -> Tensor:
         """(rows, 2, dim): CLS and AUX after the trained blocks."""
-        found: Tensor = self.tail(tokens, self.aux_token, on_cls=self.config.aux_start == "cls")
+        onto: dict[str, Any] = {"on_cls": True} if self.config.aux_start == "cls" else {}
+        found: Tensor = self.tail(tokens, self.aux_token, **onto)
         return found
 
     def forward(self, batch: Batch, t: Progress) -> Losses:
