@@ -49,7 +49,7 @@ class Environment:
 def build_wheel(source: Path, into: Path) -> Path:
     """The wheel of a source tree, built from a copy so that nothing is left in the tree."""
     copy = into / f"source-{source.name}"
-    ignored = shutil.ignore_patterns(".venv", ".git", "build", "*.egg-info", "__pycache__", "tests", "runs", ".*_cache")
+    ignored = shutil.ignore_patterns(".venv", ".git", "build", "*.egg-info", "__pycache__", "tests", ".*_cache")
     shutil.copytree(source, copy, ignore=ignored)
     before = set(into.glob("*.whl"))
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
