@@ -9,12 +9,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("gcdbench", "torch", "timm", "numpy", "scipy", "scikit-learn", "pillow")
+import gcdbench
+
+PACKAGES = ("torch", "timm", "numpy", "scipy", "scikit-learn", "pillow")
 
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that decide results."""
-    found = {"python": platform.python_version()}
+    # Of the code that runs: what an editable installation says is as old as the installation.
+    found = {"python": platform.python_version(), "gcdbench": gcdbench.__version__}
     for name in PACKAGES:
         try:
             found[name] = version(name)

@@ -40,7 +40,7 @@ def test_list(what, gcdbench):
 
 def test_env(cli):
     facts = cli("env", "--json").json()
-    assert facts["versions"]["gcdbench"] == "0.2.0"
+    assert facts["versions"]["gcdbench"] == package.__version__
     assert facts["device"]
     assert any("rlcd" in method for method in facts["plugins"]["method"])
     assert "torch" in cli("env").stdout

@@ -103,7 +103,7 @@ def test_a_method_that_ends_the_program_ends_its_run_only(tmp_path, monkeypatch)
     from gcdbench_rlcd import RLCD
 
     monkeypatch.setattr(RLCD, "predict", Leaves.predict)
-    with pytest.raises(PluginError, match="wanted to end the program"):
+    with pytest.raises(PluginError, match="called sys.exit in predict"):
         start(tmp_path, "rlcd", epochs=1)
 
 

@@ -14,6 +14,7 @@ import gcdbench
 from gcdbench import registry
 from gcdbench.backbone.projection import read_projection
 from gcdbench.errors import UsageError
+from gcdbench.prepare.environment import RunEnvironment
 from gcdbench.prepare.pca import FILE, fitted_rows
 from gcdbench.prepare.run_context import build_method, run_pool
 from gcdbench.prepare.shared_resources import SharedResources
@@ -169,7 +170,7 @@ def test_an_interrupted_run_resumes_with_its_own_projection(tmp_path, data, monk
     assert_resumed_equal(whole, record)
     shutil.rmtree(tmp_path / "cut" / "cache")
     monkeypatch.setenv("GCDBENCH_CACHE", str(tmp_path / "third"))
-    ctx = reopen(record, data, "cpu").ctx
+    ctx = reopen(record, SharedResources(RunEnvironment(root=data, device="cpu"))).ctx
     assert ctx.backbone_info.projection["hash"] == record.backbone["projection"]["hash"]
 
 
