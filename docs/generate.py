@@ -177,12 +177,21 @@ def config_keys() -> str:
     return "\n".join(parts)
 
 
-def record_schema() -> str:
+def record_json_schema() -> str:
+    """The schema that `gcdbench results --schema` prints and records are checked against."""
+    from record_schema import schema
+
+    return json.dumps(schema(), indent=2) + "\n"
+
+
+def record_page() -> str:
     """The fields of `record.json`."""
-    schema = json.loads((CONTRACTS.parent / "records" / "record.schema.json").read_text(encoding="utf-8"))
-    parts = [NOTICE, "# The record\n", f"{schema['description']}\n"]
+    from record_schema import schema
+
+    whole = schema()
+    parts = [NOTICE, "# The record\n", f"{whole['description']}\n"]
     parts.append("`gcdbench results --schema` prints the whole JSON Schema.\n\n| Field | Type | |\n|---|---|---|")
-    for name, facts in schema["properties"].items():
+    for name, facts in whole["properties"].items():
         kind = facts.get("type", f"always {facts['const']}" if "const" in facts else "")
         kind = " or ".join(kind) if isinstance(kind, list) else kind
         parts.append(f"| `{name}` | {kind} | {_cell(facts.get('description', ''))} |")
@@ -216,7 +225,8 @@ PAGES = {
     "extend/toolbox.md": toolbox,
     "reference/commands.md": commands,
     "reference/config-keys.md": config_keys,
-    "reference/record-schema.md": record_schema,
+    "reference/record-schema.md": record_page,
+    "../gcdbench/records/record.schema.json": record_json_schema,
     COST: scale,
 }
 

@@ -473,7 +473,7 @@ class KEstimator(abc.ABC):
 class Tracker:
     """Follows a run while it trains; override what it needs.
 
-    One that cannot be made or started stops the run before it begins; one that fails later is told and left out.
+    One that cannot be made or started stops the run before it begins; one that fails later is reported and left out.
     """
 
     name: ClassVar[str]

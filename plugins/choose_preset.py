@@ -169,8 +169,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for request, (found, _) in zip(requests, measure(requests, environment), strict=True):
             values = zip((*found, found.mean()), COLUMNS, strict=True)
             chosen = {key: value for key, value in request.settings.items() if key not in shared}
-            told = " ".join(f"{key}={value}" for key, value in chosen.items())
-            print("  ".join(f"{value:{len(name)}.3f}" for value, name in values) + f"  {told}", flush=True)
+            spelled = " ".join(f"{key}={value}" for key, value in chosen.items())
+            print("  ".join(f"{value:{len(name)}.3f}" for value, name in values) + f"  {spelled}", flush=True)
 
 
 if __name__ == "__main__":

@@ -144,8 +144,8 @@ def check_protocols(setups: Sequence[Setup], names: Sequence[str], by_design: Se
             entry = holders.setdefault(spell(record.protocol.get(field)), [])
             if name not in entry:
                 entry.append(name)
-        told = "; ".join(f"{value} in {', '.join(who)}" for value, who in holders.items())
-        lines.append(f"  {field}: {told}")
+        listed = "; ".join(f"{value} in {', '.join(who)}" for value, who in holders.items())
+        lines.append(f"  {field}: {listed}")
     raise ProtocolError(
         f"These results on '{setups[0].dataset}' follow different protocols, so they do not stand in one table:\n"
         + "\n".join(lines)
@@ -169,8 +169,8 @@ def setup_notes(setups: Sequence[Setup], names: Sequence[str]) -> tuple[tuple[st
     for key in shared:
         values = [spell(s.settings.get(key)) for s in setups]
         if len(set(values)) > 1:
-            told = "; ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
-            add(f"{key} differs: {told}.", everybody)
+            listed = "; ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
+            add(f"{key} differs: {listed}.", everybody)
     facts: dict[str, list[set[str]]] = {
         "device": [{r.device for r in s.records} for s in setups],
         "torch": [{r.versions.get("torch", "?") for r in s.records} for s in setups],
@@ -182,16 +182,16 @@ def setup_notes(setups: Sequence[Setup], names: Sequence[str]) -> tuple[tuple[st
         facts["Plugin"] = [{s.settings["plugin"]} for s in setups]
     for what, found in facts.items():
         if len(set().union(*found)) > 1:
-            told = "; ".join(f"{n} {', '.join(sorted(f))}" for n, f in zip(names, found, strict=True))
-            add(f"{what} differs: {told}.", everybody)
+            listed = "; ".join(f"{n} {', '.join(sorted(f))}" for n, f in zip(names, found, strict=True))
+            add(f"{what} differs: {listed}.", everybody)
     for i, setup in enumerate(setups):
         sources = {_source(r.git.get("plugin")) for r in setup.records}
         if len(sources) > 1:
             add(f"Runs were made with different sources of the plugin: {', '.join(sorted(sources))}.", [i])
     seeds = [[r.seed for r in s.records] for s in setups]
     if any(s != seeds[0] for s in seeds):
-        told = "; ".join(f"{n} {', '.join(map(str, s))}" for n, s in zip(names, seeds, strict=True))
-        add(f"Seeds differ: {told}. Differences are over common seeds.", everybody)
+        listed = "; ".join(f"{n} {', '.join(map(str, s))}" for n, s in zip(names, seeds, strict=True))
+        add(f"Seeds differ: {listed}. Differences are over common seeds.", everybody)
     for i, setup in enumerate(setups):
         for warning in dict.fromkeys(w for r in setup.records for w in r.warnings):
             add(warning, [i])

@@ -43,20 +43,20 @@ def published_places(tables: Mapping[str, PublishedTable]) -> list[tuple[str, st
 def unpublished(record: Record) -> str:
     """In what a run's protocol differs from the one papers of this field share; empty if in nothing."""
     flat = flat_config(record.config)
-    told = []
+    phrases = []
     if record.protocol["scored_rows"] != "unlabelled":
-        told.append(f"{record.protocol['scored_rows']} rows are scored")
+        phrases.append(f"{record.protocol['scored_rows']} rows are scored")
     if record.protocol["selection"] != "last":
-        told.append(f"epoch chosen by {record.protocol['selection']}")
+        phrases.append(f"epoch chosen by {record.protocol['selection']}")
     if record.protocol["k_source"] != "true":
-        told.append(spoken_k(record.protocol))
+        phrases.append(spoken_k(record.protocol))
     if flat.get("data.label_ratio") != 0.5:
-        told.append(f"label ratio {spell(flat.get('data.label_ratio'))}")
+        phrases.append(f"label ratio {spell(flat.get('data.label_ratio'))}")
     if flat.get("data.novel_ratio") is not None:
-        told.append(f"novel ratio {spell(flat.get('data.novel_ratio'))}")
+        phrases.append(f"novel ratio {spell(flat.get('data.novel_ratio'))}")
     if record.protocol["reads"]:
-        told.append(f"the method reads {', '.join(record.protocol['reads'])}")
-    return "; ".join(told)
+        phrases.append(f"the method reads {', '.join(record.protocol['reads'])}")
+    return "; ".join(phrases)
 
 
 class Notes:

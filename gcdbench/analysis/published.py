@@ -64,7 +64,7 @@ class PublishedTable:
 def published_tables(warn: Callable[[str], None] | None = None) -> dict[str, PublishedTable]:
     """Every table that an installed method plugin ships, by id.
 
-    With ``warn``, a plugin whose tables cannot be used is told to it and left out, so that it hurts no one else.
+    With ``warn``, a plugin whose tables cannot be used is reported to it and left out, so that it hurts no one else.
     """
     tables: dict[str, PublishedTable] = {}
     for folder in plugin_folders("paper"):

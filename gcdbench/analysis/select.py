@@ -49,7 +49,7 @@ def _fits(flat: Mapping[str, Any], key: str, value: Any) -> bool:
 def records_of(configs: Sequence[RunConfig], records: Iterable[Record], version: str = "") -> list[Record]:
     """The records of one set-up: runs with these configs (which differ in the seed), weights and plugin version.
 
-    Data is not compared: the protocol tells of it. Where there are several such set-ups, one of the plugin's
+    Data is not compared: the protocol covers it. Where there are several such set-ups, one of the plugin's
     ``version`` is meant, of those the one with the most seeds, and of those the newest: never a mixture.
     """
 

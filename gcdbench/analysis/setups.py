@@ -97,7 +97,7 @@ def backbone_of(record: Record) -> str:
 
 
 def distinct_names(setups: Sequence[Setup]) -> list[str]:
-    """Names that tell set-ups apart, by the versions or the weights where nothing else does."""
+    """Names that distinguish set-ups, by the versions or the weights where nothing else does."""
     names = [s.name for s in setups]
     for extra in ("plugin", "gcdbench", "weights"):
         values = {name: {s.settings[extra] for s, n in zip(setups, names, strict=True) if n == name} for name in names}

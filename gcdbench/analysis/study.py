@@ -190,8 +190,8 @@ def _made_otherwise(line: Line, dataset: str) -> list[str]:
     own = line.row.settings_on(dataset)
     flat = flat_config(first.config)
     extra = [f"{key}={spell(flat.get(key))}" for key in first.chosen if key not in own and key != "eval.every"]
-    told = [f"Ours with {', '.join(extra)}."] if extra else []
-    return [*told, *dict.fromkeys(w for r in line.records for w in r.warnings)]
+    ours = [f"Ours with {', '.join(extra)}."] if extra else []
+    return [*ours, *dict.fromkeys(w for r in line.records for w in r.warnings)]
 
 
 def _number(values: Sequence[float], metric: str) -> str:

@@ -64,9 +64,9 @@ def load_into(network: Any, state: Mapping[str, Tensor], where: str) -> None:
         raise DataError(f"The weights in {where} do not fit this backbone: {_first_line(fault, last=True)}") from fault
     missing = [name for name in missing if not name.endswith("num_batches_tracked")]  # a count no one uses
     if missing or unexpected:
-        told = [f"{len(missing)} missing (first: {missing[0]})"] if missing else []
-        told += [f"{len(unexpected)} unknown (first: {unexpected[0]})"] if unexpected else []
-        raise DataError(f"The weights in {where} do not fit this backbone: {', '.join(told)}.")
+        problems = [f"{len(missing)} missing (first: {missing[0]})"] if missing else []
+        problems += [f"{len(unexpected)} unknown (first: {unexpected[0]})"] if unexpected else []
+        raise DataError(f"The weights in {where} do not fit this backbone: {', '.join(problems)}.")
 
 
 def _without_classifier(network: Any, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -40,11 +40,11 @@ def print_plan(plan: SweepPlan, resources: Resources | None) -> None:
     states = ", ".join(
         f"{plan.count(s)} {s}" for s in ("finished", "unfinished", "new", "failed", "busy") if plan.count(s)
     )
-    told = f"{len(plan.runs)} runs ({states or 'none'}); "
+    sentence = f"{len(plan.runs)} runs ({states or 'none'}); "
     waiting = sum(len(job.runs) for job in plan.jobs)
-    told += f"{waiting} to make in {len(plan.jobs)} jobs" if waiting else "nothing to make"
-    told += "." if resources is None else f", {resources.gpus:g} GPUs and {resources.cpus} cores each."
-    console.print(told, markup=False, soft_wrap=True)
+    sentence += f"{waiting} to make in {len(plan.jobs)} jobs" if waiting else "nothing to make"
+    sentence += "." if resources is None else f", {resources.gpus:g} GPUs and {resources.cpus} cores each."
+    console.print(sentence, markup=False, soft_wrap=True)
     for run in plan.runs:
         if run.status == "failed":
             console.print(f"Failed before: {_spelt(run)}: {run.folder.failure}", markup=False, soft_wrap=True)
@@ -68,7 +68,7 @@ class JobTable:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.live: Live | None = None
-        self.told: dict[str, str] = {}
+        self.shown: dict[str, str] = {}
         self.last = time.monotonic()
 
     def __enter__(self) -> JobTable:
@@ -88,8 +88,8 @@ class JobTable:
             return
         for one in jobs:
             now = _phase(one)
-            if self.told.get(one.job.name) != now:
-                self.told[one.job.name] = now
+            if self.shown.get(one.job.name) != now:
+                self.shown[one.job.name] = now
                 self.console.print(f"{one.job.name}: {now}", markup=False, soft_wrap=True)
         if time.monotonic() - self.last > QUIET:
             self.last = time.monotonic()

@@ -202,7 +202,7 @@ MAX_FILE = 10_000_000
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The content of a TOML file, with its faults told as sentences."""
+    """The content of a TOML file, with its faults as sentences."""
     odd = not_a_file(path)
     if odd is not None:
         raise UsageError(f"The config file {path} cannot be read: it {odd}.")

@@ -1,5 +1,5 @@
-"""A dataset as the harness uses it: whatever the plugin raises is told as its fault, whatever it answers is checked,
-and rows whose image cannot be read can be left out."""
+"""A dataset as the harness uses it: what the plugin raises is reported as its fault, what it answers is checked, and
+rows whose image cannot be read can be left out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class OpenedDataset(Dataset):
 
     @contextmanager
     def _call(self, hook: str) -> Iterator[None]:
-        """What the disk says is told as such, everything else as the plugin's fault."""
+        """What the disk says is reported as such, everything else as the plugin's fault."""
         try:
             with plugin_call(self.name, hook, kind="dataset", passes=(OSError,)):
                 yield
@@ -95,7 +95,7 @@ class OpenedDataset(Dataset):
             return self.inner.files_hash(part)
 
     def require_files(self, part: str) -> None:
-        """Fail before training if an image does not exist, where the dataset can tell."""
+        """Fail before training if an image does not exist, where the dataset can say."""
         check = getattr(self.inner, "require_files", None)
         if check is not None:
             with self._call("require_files"):

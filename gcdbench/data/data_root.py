@@ -1,4 +1,4 @@
-"""Finding a dataset below the data root, and telling a person what is missing."""
+"""Finding a dataset below the data root, and saying what is missing."""
 
 from __future__ import annotations
 

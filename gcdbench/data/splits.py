@@ -73,7 +73,7 @@ def index_hash(index: Index, content: str = "") -> str:
 def row_order(index: Index) -> IntArray:
     """The row of each number under which methods know the rows of an index.
 
-    Files are often sorted by class: the place of a row would tell what its label hides. So methods see rows in a fixed
+    Files are often sorted by class: a row's place would give away its hidden label. So methods see rows in a fixed
     random order, under the numbers 0, 1, ... of that order. It depends on the names of the rows alone: labels, of which
     some are hidden, must not change what a method sees.
     """

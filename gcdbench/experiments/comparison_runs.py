@@ -87,7 +87,7 @@ def _train(
             )
             jobs.append(Job(str(contestant), request))
     for job in jobs:
-        resolve_request(job.request)  # a wrong key or value is told before the first run is trained
+        resolve_request(job.request)  # a wrong key or value is reported before the first run is trained
     outcomes = run_jobs(jobs, environment, observer)
     failed = [(o.job.label, o.fault) for o in outcomes if o.fault is not None]
     if failed:
@@ -156,5 +156,7 @@ def _instead(absent: Sequence[MethodRef], wanted: Wanted, dataset: str, records:
         if lacks is not None:
             return f" '{record.method}' has no setting {lacks}."
     others = group(there)
-    told = "; ".join(f"{s.name} on {s.backbone}, seeds {', '.join(str(r.seed) for r in s.records)}" for s in others)
-    return f" There is: {told}." if told else ""
+    others_found = "; ".join(
+        f"{s.name} on {s.backbone}, seeds {', '.join(str(r.seed) for r in s.records)}" for s in others
+    )
+    return f" There is: {others_found}." if others_found else ""

@@ -66,7 +66,7 @@ class JobFile:
 
     @staticmethod
     def read(path: Path) -> JobFile:
-        """From JSON; what is no job file is told as such."""
+        """From JSON; what is no job file is reported as such."""
         try:
             tree = read_json(path)
             if tree["version"] not in READS:

@@ -155,9 +155,9 @@ def _network(config: BackboneConfig, side: int) -> tuple[SplitBackbone, int]:
 def _method(
     planned: ResolvedRequest, config: RunConfig, classes: ClassSplit, backbone: SplitBackbone, steps: int
 ) -> Method:
-    base, told = len(classes.base), config.data.k
+    base, asked_k = len(classes.base), config.data.k
     every = base if finds_k(planned, config) else base + len(classes.novel)
-    task = Task(base, told or every, backbone, config.train, steps)
+    task = Task(base, asked_k or every, backbone, config.train, steps)
     with META, plugin_call(config.method, "__init__"):
         return planned.method_class(config.method_config, task)
 

@@ -69,7 +69,7 @@ def make_studies(
     """Our numbers on every dataset, and what went wrong on the way. ``train`` False takes finished runs only.
 
     ``recorded`` looks at nothing but records: neither data nor weights need to be here, and a run counts if its
-    settings are those of the row. Whatever can be known to be wrong before a run is trained is told before.
+    settings are those of the row. Whatever can be known to be wrong before a run is trained is reported before.
     """
     if recorded and experiment.kind == "parameters":
         raise UsageError(f"{experiment.name} counts parameters: there are no records of it.")

@@ -54,7 +54,7 @@ def compare(before: FileState, now: FileState, title: str, note: Callable[[str],
 
 
 def _sizes(files_hash: str) -> Any:
-    """The part of the hash that tells of sizes, where the dataset keeps it apart; else all of it."""
+    """The part of the hash about sizes, where the dataset keeps it apart; else all of it."""
     return files_hash.partition("-")[0]
 
 

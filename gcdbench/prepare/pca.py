@@ -112,7 +112,7 @@ def with_projection(
 
 
 def begun_with(folder: Path, info: BackboneInfo) -> Projection | None:
-    """The PCA that a run has begun with, if it is another one than ``info`` tells of: its store was deleted, and what
+    """The PCA that a run has begun with, if it is another one than ``info`` describes: its store was deleted, and what
     was fitted since rounds differently."""
     path = folder / FILE
     if info.projection is None or not path.is_file():

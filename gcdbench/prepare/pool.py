@@ -51,7 +51,7 @@ class PoolRows:
 
     @staticmethod
     def unlabelled(part: str, index: IntArray) -> PoolRows:
-        """Rows whose labels no one is told."""
+        """Rows whose labels are hidden from everybody."""
         return PoolRows(part, index, np.full(len(index), -1, dtype=np.int64), np.zeros(len(index), dtype=bool))
 
 

@@ -1,7 +1,7 @@
 """From rows to trunk tokens: the one place where images meet the trunk.
 
 Rows are known by the numbers that methods see (`DataSide.order`), here and in everything that asks for tokens: the
-order of the files, which may tell classes, ends where images are read.
+order of the files, which may give classes away, ends where images are read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The record of a finished run: what was run, on what, and what came out.
 
-`record.schema.json` beside this file is the written form of the schema; `gcdbench results --schema` prints it.
+`record.schema.json` beside this file is generated from the class by `make docs`; `gcdbench results --schema` prints it.
 """
 
 from __future__ import annotations
@@ -12,67 +12,101 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final
 
 from gcdbench.config.protocol import fingerprint_of
 from gcdbench.errors import GcdbenchError
+from gcdbench.records.record_parts import (
+    OPEN,
+    SECTIONS,
+    BackboneFacts,
+    Count,
+    EvaluatorFacts,
+    Hash,
+    Hashes,
+    KEstimate,
+    Positive,
+    ProtocolFacts,
+    Seconds,
+    Selected,
+    SourceState,
+    Word,
+)
 from gcdbench.system.files import read_json
 
-SCHEMA = 5
+SCHEMA: Final = 5
 """Raised when a field is added or the meaning of one changes. Earlier versions are read and completed."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """Contents of `record.json`. Shares are in percent, times in seconds, sizes in bytes."""
+    """What was run, on what, and what came out. Shares are in percent, times in seconds, sizes in bytes. Written
+    last and atomically: a run directory without it is unfinished."""
 
-    schema: int
-    run_id: str
-    method: str
-    dataset: str
-    recipe: str
-    seed: int
+    schema: Annotated[int, {"const": SCHEMA}]
+    run_id: Annotated[str, {"pattern": "^[0-9a-f]{12}$"}]
+    """Hash of the resolved config, the data index, the split, the weights and the plugin's version."""
+    method: Word
+    dataset: Word
+    recipe: Word
+    """Named variant of the method."""
+    seed: Count
     dir: str
+    """Run directory at the time of writing."""
     finished: str
     """When the record was written, ISO 8601 in UTC; empty if unknown."""
     metrics: dict[str, float]
-    hashes: dict[str, str] | None
-    """SHA-256 of `predictions.npz` and of the metrics as they were written; None in earlier schemas."""
-    evaluators: dict[str, Any]
-    """Per evaluator its version and the names of its metrics."""
-    selected: dict[str, Any]
+    """Numbers of all evaluators. all, base, novel: cluster accuracy v2; ob: oracle base accuracy."""
+    hashes: Annotated[dict[str, str] | None, Hashes]
+    """SHA-256 of predictions.npz and of the metrics as they were written; null in records of schema 4 and earlier."""
+    evaluators: Annotated[dict[str, Any], dict[str, EvaluatorFacts]]
+    """Which evaluator gave which metrics."""
+    selected: Annotated[dict[str, Any], Selected]
     """Rule, stage and epoch of the predictions that were scored."""
-    config: dict[str, Any]
+    config: Annotated[dict[str, Any], dict[str, dict[str, Any]], SECTIONS]
+    """Every resolved config value by section."""
     sources: dict[str, str]
-    """Where each config value came from."""
+    """Where the value of each section.key came from."""
     chosen: list[str]
     """Config keys whose value is not the one the recipe prescribes for this dataset and backbone."""
     presets: list[str]
     """Presets that were used, with where they were published."""
-    protocol: dict[str, Any]
-    fingerprint: str
-    backbone: dict[str, Any]
-    parameters: dict[str, int]
+    protocol: Annotated[dict[str, Any], ProtocolFacts]
+    """What two comparable results must share."""
+    fingerprint: Hash
+    """Hash of the protocol."""
+    backbone: Annotated[dict[str, Any], BackboneFacts, OPEN]
+    """The network, its weights and their hash."""
+    parameters: Annotated[dict[str, int], dict[str, Count], {"required": ["trained", "total"]}]
     """Trained and total number of parameters."""
-    data: dict[str, Any]
+    data: Annotated[
+        dict[str, Any],
+        dict[str, Count],
+        {"required": ["labelled", "unlabelled", "base_classes", "novel_classes", "scored"]},
+    ]
     """Counts of rows and classes."""
-    k_estimate: dict[str, Any] | None
-    """What the K estimator found and how, if the number of classes was estimated."""
-    timings: dict[str, float]
+    k_estimate: Annotated[dict[str, Any] | None, KEstimate]
+    """Where an estimated number of classes came from; null if it was not estimated."""
+    timings: Annotated[dict[str, float], dict[str, Seconds], {"required": ["prepare", "train", "predict", "evaluate"]}]
     """Seconds per phase, summed over all processes that worked on the run."""
-    peak_memory: int
-    flops_per_step: dict[str, int] | None
-    """Floating-point operations of one training step: the trunk's and the method's; None if they were not counted."""
+    peak_memory: Count
+    """On the device during the run for CUDA; otherwise of the whole process up to the end of the run; 0 if unknown."""
+    flops_per_step: Annotated[dict[str, int] | None, dict[str, Count], {"required": ["trunk", "method"]}]
+    """Floating-point operations (two per multiply-add) of one training step: the frozen trunk's forward pass, and the
+    method's forward and backward pass; null if they were not counted."""
     device: str
-    world_size: int
+    world_size: Positive
     """Processes that trained together."""
-    lanes: int
+    lanes: Positive
     """Runs that shared trunk passes with this one at most, itself included; its training time is theirs together."""
     versions: dict[str, str]
-    plugin: dict[str, str]
-    git: dict[str, Any]
-    """Commit and cleanliness of the source of the core and of the plugin; null where it is not under git."""
+    """Versions of Python and of the packages that decide results."""
+    plugin: Annotated[dict[str, str], {"required": ["package", "version"]}]
+    """Package and version of the method's plugin."""
+    git: Annotated[dict[str, Any], dict[str, SourceState | None], {"required": ["core", "plugin"]}]
+    """State of the source of the core and of the plugin; null where it is not under git."""
     warnings: list[str] = field(default_factory=list)
+    """What the user was warned of."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -148,7 +182,7 @@ def hashes_of(folder: Path, metrics: Mapping[str, float]) -> dict[str, str]:
 
 
 def what_changed(record: Record) -> str | None:
-    """What is not as the record was written, if anything; predictions that are not there cannot be told."""
+    """What is not as the record was written, if anything; predictions that are not there cannot be compared."""
     if record.hashes is None:
         return None
     if record.hashes["metrics"] != metrics_hash(record.metrics):

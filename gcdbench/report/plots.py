@@ -74,12 +74,12 @@ def class_distribution(outcomes: Mapping[str, Outcome]) -> Figure | None:
         colors = [BASE if c.is_base else NOVEL for c in ordered]
         ax.bar(at, [c.predicted for c in ordered], color=colors, width=0.9, alpha=0.75)
         ax.step(at, [c.size for c in ordered], where="mid", color=NEUTRAL, linewidth=1.4, label="true")
-        told = []
+        captions = []
         for side, members in (("base", base), ("novel", novel)):
             if members:
                 gap = np.sqrt(np.mean([(c.predicted - c.size) ** 2 for c in members]))
-                told.append(f"{side}: RMSE {gap:.2f}, {sum(c.predicted for c in members):,} predicted")
-        ax.set_title("\n".join((name, *told)), fontsize=9)
+                captions.append(f"{side}: RMSE {gap:.2f}, {sum(c.predicted for c in members):,} predicted")
+        ax.set_title("\n".join((name, *captions)), fontsize=9)
         _finish(ax, "classes, base then novel, by size", "rows", legend=ax is axes[-1])
     return figure
 

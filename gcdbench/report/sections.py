@@ -197,7 +197,7 @@ def settings(runs: Sequence[RunView]) -> Section:
 
 
 def _slug(text: str) -> str:
-    """A name for a file: letters, digits and dashes, told apart by a short hash if anything was dropped."""
+    """A name for a file: letters, digits and dashes, made unique by a short hash if anything was dropped."""
     from gcdbench.report.figure import hash_text
 
     kept = "".join(c if c.isascii() and c.isalnum() else "-" for c in text).strip("-").lower()[:40]

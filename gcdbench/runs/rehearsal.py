@@ -31,13 +31,13 @@ _STATE = "what a method keeps from one call to the next must be parameters, buff
 
 
 @dataclass
-class Scene:
+class RehearsedRun:
     """One run in rehearsal: a throw-away lane, and the few rows it is shown."""
 
     ctx: RunContext
     trainer: MethodTrainer
     stage: Stage
-    few: SampleRows
+    sample: SampleRows
     folder: Path
 
     def progress(self, epoch: int, step: int) -> Progress:
@@ -59,12 +59,12 @@ class Scene:
 
     def pool(self) -> ImagePool:
         """The few rows, as the method sees the training set."""
-        return self.few.pool(self.ctx.config.seed)
+        return self.sample.pool(self.ctx.config.seed)
 
     def step(self, epoch: int, step: int) -> dict[str, float]:
         """One step; its losses."""
         self.trainer.sums = {}
-        batch = self.few.batch(step % STEPS)
+        batch = self.sample.batch(step % STEPS)
         with AmbientStream(self.ctx.config.seed, "rehearsal", "step", epoch, step):
             self.trainer.step(_copy(batch), self.progress(epoch, step))
         losses = self.trainer.means()
@@ -90,14 +90,14 @@ class Scene:
             with suppress(OSError):  # not empty, or gone
                 path.parent.rmdir()
 
-    def continued(self, saved: Any) -> Scene:
+    def continued(self, saved: Any) -> RehearsedRun:
         """The same run as another process would find it: a new method with the state that was saved."""
         trainer = MethodTrainer(self.trainer.name, build_method(self.ctx), self.ctx.compute)
         with AmbientStream(self.ctx.config.seed, "stage", self.stage.name):
             trainer.start_stage(self.stage)
         try:
             trainer.restore(copy.deepcopy(saved))  # an optimiser may take the tensors themselves
-        except (PluginError, TrainingError):  # told already: a hook, or memory
+        except (PluginError, TrainingError):  # said already: a hook, or memory
             raise
         except GcdbenchError as fault:
             raise PluginError(
@@ -105,14 +105,14 @@ class Scene:
                 f"{_STATE}."
             ) from fault
         trainer.method.train()
-        return Scene(self.ctx, trainer, self.stage, self.few, self.folder)
+        return RehearsedRun(self.ctx, trainer, self.stage, self.sample, self.folder)
 
 
 class Rehearsal:
     """Tries runs that see the same batches; the trunk passes are made once for all of them."""
 
     def __init__(self) -> None:
-        self._few: dict[tuple[int, str], SampleRows] = {}
+        self._samples: dict[tuple[int, str], SampleRows] = {}
         self.step_seconds = 0.0
         """Time of the faster of two steps of the last method, without the trunk."""
 
@@ -120,76 +120,76 @@ class Rehearsal:
         """Two steps of every stage, `on_epoch_start` and `predict` on a few rows, checkpoints written, read and resumed
         from. A sentence if there is something the user should know; what cannot work is raised."""
         key = (ctx.k, ctx.config.eval.rows)
-        if key not in self._few:
-            self._few[key] = SampleRows(ctx)
-        few, note = self._few[key], None
+        if key not in self._samples:
+            self._samples[key] = SampleRows(ctx)
+        sample, note = self._samples[key], None
         with fenced_rng(ctx.config.seed, "rehearsal"):
             trainer = MethodTrainer(ctx.config.method, build_method(ctx), ctx.compute)
             for stage in stages_of(ctx, trainer.method):
                 with AmbientStream(ctx.config.seed, "stage", stage.name):
                     trainer.start_stage(stage)
                 if stage.epochs:
-                    note = self._stage(Scene(ctx, trainer, stage, few, folder)) or note
-            predict(ctx, trainer.method, ctx.config.eval.rows, few.pool(ctx.config.seed))
+                    note = self._stage(RehearsedRun(ctx, trainer, stage, sample, folder)) or note
+            predict(ctx, trainer.method, ctx.config.eval.rows, sample.pool(ctx.config.seed))
         return note
 
-    def _stage(self, scene: Scene) -> str | None:
-        scene.start_epoch(0)
+    def _stage(self, run: RehearsedRun) -> str | None:
+        run.start_epoch(0)
         self.step_seconds = float("inf")
         for number in range(STEPS):
-            scene.few.batch(number)  # trunk passes are not the method's time
+            run.sample.batch(number)  # trunk passes are not the method's time
             started = time.monotonic()
-            scene.step(0, number)
+            run.step(0, number)
             self.step_seconds = min(self.step_seconds, time.monotonic() - started)
-        notes = (_goes_on_within(scene), _goes_on_after(scene))
+        notes = (_resumes_within_an_epoch(run), _resumes_after_an_epoch(run))
         return notes[0] or notes[1]
 
 
-def _goes_on_within(scene: Scene) -> str | None:
+def _resumes_within_an_epoch(run: RehearsedRun) -> str | None:
     """One step more, by the run and by its copy from the checkpoint: why they differ, or None."""
-    saved, name = scene.saved(), scene.trainer.name
-    twin = scene.continued(saved)
-    changed = difference(scene.trainer.state(), twin.trainer.state())
+    saved, name = run.saved(), run.trainer.name
+    twin = run.continued(saved)
+    changed = difference(run.trainer.state(), twin.trainer.state())
     if changed is not None:
         raise PluginError(f"The state of '{name}' does not survive a checkpoint: {changed} changes.")
-    ours = scene.step(0, STEPS)
+    ours = run.step(0, STEPS)
     only = f"so it is saved at the end of each epoch only: {_STATE}."
     try:
         theirs = twin.step(0, STEPS)
     except (PluginError, NotFinite) as fault:
         return f"The method '{name}' cannot continue in the middle of an epoch ({fault}), {only}"
-    changed = _unequal(scene, twin, ours, theirs)
+    changed = _unequal(run, twin, ours, theirs)
     if changed is None:
         return None
-    again = scene.continued(saved)
+    again = run.continued(saved)
     if _unequal(twin, again, theirs, again.step(0, STEPS)) is not None:
         return f"The method '{name}' does not give the same numbers twice ({changed} differs): no run can be repeated."
     return f"Continued in the middle of an epoch, '{name}' differs ({changed}), {only}"
 
 
-def _goes_on_after(scene: Scene) -> str | None:
+def _resumes_after_an_epoch(run: RehearsedRun) -> str | None:
     """The same across the end of an epoch, where a run must be able to continue."""
-    saved, name = scene.saved(), scene.trainer.name
+    saved, name = run.saved(), run.trainer.name
 
-    last = scene.stage.epochs - 1
+    last = run.stage.epochs - 1
 
-    def next_epoch(each: Scene) -> dict[str, float]:
+    def next_epoch(each: RehearsedRun) -> dict[str, float]:
         found: dict[str, float] = {}
         for epoch in sorted({1, max(1, last)}):  # the last one too, when terms that start late have started
             each.start_epoch(epoch)
             found |= {f"{name} in epoch {epoch + 1}": value for name, value in each.step(epoch, 0).items()}
         return found
 
-    ours = next_epoch(scene)
-    twin = scene.continued(saved)
+    ours = next_epoch(run)
+    twin = run.continued(saved)
     try:
         theirs = next_epoch(twin)
     except (PluginError, NotFinite) as fault:
         raise PluginError(f"The method '{name}' could not resume from its checkpoint: {fault}; {_STATE}.") from fault
-    changed = _unequal(scene, twin, ours, theirs)
+    changed = _unequal(run, twin, ours, theirs)
     if changed is None:
         return None
-    again = scene.continued(saved)
+    again = run.continued(saved)
     if _unequal(twin, again, theirs, next_epoch(again)) is not None:
         return f"The method '{name}' does not give the same numbers twice ({changed} differs): no run can be repeated."
     raise PluginError(
@@ -205,7 +205,7 @@ def _copy(batch: Batch) -> Batch:
     )
 
 
-def _unequal(one: Scene, two: Scene, ours: dict[str, float], theirs: dict[str, float]) -> str | None:
+def _unequal(one: RehearsedRun, two: RehearsedRun, ours: dict[str, float], theirs: dict[str, float]) -> str | None:
     """What differs after the same step: to the last bit on a CPU; on a GPU, where sums have no fixed order, losses."""
     if ours.keys() != theirs.keys():
         return "the set of losses"

@@ -1,4 +1,4 @@
-"""A few rows of a training set as a small world of their own: batches and a pool whose row numbers fit together."""
+"""A few rows of a training set as a small one of their own: batches and a pool whose row numbers fit together."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gcdbench.prepare.pool import ImagePool, PoolOptions, PoolRows
 from gcdbench.prepare.run_context import RunContext
 from gcdbench.system.seeding import derive, generator
 
-FEW = 64
-"""Rows, or somewhat more than there are classes if that is more, so that clusters can be told from each other."""
+SAMPLE = 64
+"""Rows, or somewhat more than there are classes if that is more, so that clusters can be distinguished."""
 
 
 class SampleRows:
@@ -25,13 +25,13 @@ class SampleRows:
         self.compute = ctx.compute
         self._ctx = ctx
         split, rows = ctx.data.numbered, ctx.config.eval.rows
-        count = max(FEW, ctx.k + FEW // 2)
+        count = max(SAMPLE, ctx.k + SAMPLE // 2)
         target = split.target[split.labelled]
         each = [split.labelled[target == cls][:2] for cls in range(len(split.base))]
         each.append(_spread(split.labelled, count // 2 - sum(map(len, each))))
         labelled = np.unique(np.concatenate(each))
         # A method may cluster the unlabelled rows alone, so they must be enough for all clusters.
-        hidden = _spread(split.unlabelled, max(count - len(labelled), count // 2, ctx.k + FEW // 8))
+        hidden = _spread(split.unlabelled, max(count - len(labelled), count // 2, ctx.k + SAMPLE // 8))
         self._rows = {"train": np.sort(np.concatenate([labelled, hidden]))}
         self._labelled = np.isin(self._rows["train"], labelled)
         self._target = np.where(self._labelled, split.target[self._rows["train"]], -1)
@@ -71,7 +71,7 @@ class SampleRows:
         return ImagePool(PoolRows("train", everything, self._target, self._labelled), self, how, queries)
 
     def centre(self, part: str, rows: IntArray, batch: int, sparse: bool = False) -> Iterator[Tensor]:
-        """As `TokenSource.centre`, for the numbers of this small world; computed once."""
+        """As `TokenSource.centre`, for the numbers of this sample; computed once."""
         key = (part, rows.tobytes())
         if key not in self._kept:
             real = self._rows[part][rows]

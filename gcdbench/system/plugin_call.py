@@ -1,4 +1,4 @@
-"""Faults of plugins are told as such, with the plugin and the function that failed."""
+"""Faults of plugins are reported as such, with the plugin and the function that failed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def memory_error(where: str) -> TrainingError:
 
 @contextmanager
 def plugin_call(name: str, hook: str, kind: str = "method", passes: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Turn whatever a plugin raises inside into a PluginError; out of memory is told as what it is.
+    """Turn whatever a plugin raises inside into a PluginError; out of memory is reported as what it is.
 
     ``passes`` are exceptions that the caller handles itself.
     """

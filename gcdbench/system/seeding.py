@@ -53,7 +53,7 @@ class AmbientStream:
         set_global_state(self._outer)
 
     def digest(self) -> int:
-        """A number that tells where the streams stand."""
+        """A checksum of where the streams stand."""
         if self._own is None:
             return 0
         cpu, cuda, numbers, plain, _ = self._own

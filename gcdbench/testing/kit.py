@@ -2,7 +2,7 @@
 
 A check is a function that takes a subject (what the kit knows of a plugin) and returns, raises `Failed`, or raises
 `NotApplicable`. Checks build on each other: one whose foundation failed is skipped and says so, so that one fault is
-told once.
+reported once.
 """
 
 from __future__ import annotations

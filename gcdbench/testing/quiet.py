@@ -39,7 +39,7 @@ def watch() -> None:
 
 def _import_once(module: str) -> None:
     """Import it and forget it again: what other libraries do when they are first imported is not the plugin's doing."""
-    with suppress(BaseException):  # a fault is told the second time
+    with suppress(BaseException):  # a fault is reported the second time
         importlib.import_module(module)
     # A seed that was set now must not be mistaken for the state before it is set again.
     import numpy as np

@@ -101,7 +101,7 @@ def alive(lanes: Iterable[Lane]) -> list[Lane]:
 
 
 def stop_lane(lane: Lane, fault: BaseException) -> GcdbenchError:
-    """End a lane's run here, saved as it stands if it is whole; what a person is told."""
+    """End a lane's run here, saved as it stands if it is whole; what is said to the user."""
     if lane.ours:
         trace = "".join(traceback.format_exception(fault))
         with suppress(Exception):  # a full disk may be the very reason; nothing here may hurt the other lanes

@@ -145,7 +145,7 @@ class Lane:
     # -------------------------------------------------------------------------------------- an epoch and its steps
 
     def progress(self, step: int) -> Progress:
-        """Where the run stands, as the method is told."""
+        """Where the run stands, as the method sees it."""
         stage = self.at.stage
         return Progress(stage.name, self.at.epoch, stage.epochs, step, self.ctx.sampler.steps, self.random)
 

@@ -161,7 +161,7 @@ class MethodTrainer:
         return {name: value / counts[name] for name, value in sums.items()}
 
     def digest(self) -> int:
-        """A number that tells the bits of weights and buffers (waits for the device)."""
+        """A checksum of the bits of weights and buffers (waits for the device)."""
         kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
         tensors = [t.detach().contiguous() for t in self.method.state_dict().values() if isinstance(t, Tensor)]
         sums = [t.view(kinds[t.element_size()]).sum() for t in tensors if t.numel()]

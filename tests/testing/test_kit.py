@@ -62,7 +62,7 @@ def test_a_harness_that_shows_rows_in_the_order_of_the_files_is_caught(monkeypat
     monkeypatch.setattr(dataside, "row_order", lambda index: np.arange(len(index)))
     found = session_of(plugin("tests.testing.broken:Sound")).outcome("position")
     assert found.status == FAILED
-    assert "can be told; chance gives at most" in found.detail
+    assert "can be guessed; chance gives at most" in found.detail
 
 
 @pytest.mark.parametrize("what", [*CHEATS.values(), by_embedding])

@@ -38,8 +38,10 @@ def list_command(cache: Path | None, as_json: bool) -> None:
         print_json({"cache": str(root), "stores": found, "unfinished": left})
         return
     if left:
-        told = f"{len(left)} unfinished stores of killed processes; `gcdbench cache delete --all` deletes them as well."
-        out().print(told, markup=False, soft_wrap=True)
+        sentence = (
+            f"{len(left)} unfinished stores of killed processes; `gcdbench cache delete --all` deletes them as well."
+        )
+        out().print(sentence, markup=False, soft_wrap=True)
     if not found:
         out().print(f"There are no stores in {root}.", markup=False, soft_wrap=True)
         return

@@ -113,7 +113,7 @@ def show(
     fmt: str | None,
     remark: str | None = None,
 ) -> None:
-    """Print the tables, with a sentence below them; results that do not compare are told after the others, with exit
+    """Print the tables, with a sentence below them; results that do not compare are listed after the others, with exit
     code 3."""
     from gcdbench import registry
     from gcdbench.analysis.compare import compare

@@ -19,11 +19,11 @@ def new_plugin_command(name: str, kind: str, folder: Path | None, as_json: bool)
     """Write a working plugin package to start from, with a test that passes at once."""
     from gcdbench.testing.scaffold.write import words, write_plugin
 
-    told = words(name, kind)
-    folder = Path(told["package"]) if folder is None else folder
+    fields = words(name, kind)
+    folder = Path(fields["package"]) if folder is None else folder
     files = write_plugin(name, kind, folder)
     if as_json:
-        print_json({"name": name, "kind": kind, "folder": str(folder), "files": files, **told})
+        print_json({"name": name, "kind": kind, "folder": str(folder), "files": files, **fields})
         return
     console = out()
     console.print(f"{folder} holds the {kind} '{name}':", markup=False, soft_wrap=True)

@@ -84,7 +84,7 @@ def _finished(record: Record) -> dict[str, Any]:
 
 
 def _unfinished(folder: Path) -> dict[str, Any]:
-    """What config.json and metrics.jsonl tell; a damaged one is listed all the same."""
+    """What config.json and metrics.jsonl say; a damaged one is listed all the same."""
     from gcdbench.records.run_directory import RunDirectory
 
     row: dict[str, Any] = {

@@ -106,8 +106,8 @@ def _dry_run(experiment: Experiment, asked: Asked, environment: RunEnvironment, 
         planned, faults = plan_studies(experiment, asked, environment, display)
     missing = [row.label for row in experiment.rows if row not in installed_rows(experiment)]
     if fmt == "json":
-        told = {label: str(fault) for label, fault in faults.items()}
-        print_json({"runs": [p.as_dict() for p in planned], "cannot_run": told, "not_installed": missing})
+        cannot_run = {label: str(fault) for label, fault in faults.items()}
+        print_json({"runs": [p.as_dict() for p in planned], "cannot_run": cannot_run, "not_installed": missing})
     else:
         _print_plan(experiment, planned, faults, missing)
     if faults:

@@ -126,7 +126,7 @@ class _Operations(dict[int, Any]):
         raise _refuse(f"the operation {chr(code)!r}")
 
 
-# The unpickler in Python, not the one in C: it can be told what not to do, a few thousand operations take no time, and
+# The unpickler in Python, not the one in C: it can be restricted, a few thousand operations take no time, and
 # no number in the file makes it reserve memory.
 _Python: Any = pickle._Unpickler
 

@@ -35,7 +35,7 @@ PIXELS, INDEX = "pixels.bin", "index.npy"
 ENTRY = np.dtype([("start", "<i8"), ("height", "<i4"), ("width", "<i4"), ("checksum", "<u4")])
 """First pixel, size and CRC-32 of one image."""
 SAMPLE = 48
-"""Images whose size is looked at to tell how large a store will be."""
+"""Images whose size is looked at to estimate how large a store will be."""
 
 Tick = Callable[[int, int], None]
 """Told how much of how much is done."""

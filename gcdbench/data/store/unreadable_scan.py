@@ -26,7 +26,7 @@ def bad_images(
 ) -> dict[int, str]:
     """Rows whose image cannot be used, each with the reason."""
     content, files = dataset.content_hash(part), dataset.files_hash(part)
-    if not (content or files):  # nothing tells whether the images are still the same ones
+    if not (content or files):  # nothing says whether the images are still the same ones
         return unreadable(dataset, part, tick)
     facts = {
         "dataset": dataset.name,

@@ -90,11 +90,11 @@ class RayLauncher(Launcher):
         wanted = {"GPU": float(self.resources.gpus or 0), "CPU": float(self.resources.cpus or 1)}
         machines = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         if not any(all(m.get(kind, 0) >= amount for kind, amount in wanted.items()) for m in machines):
-            told = "; ".join(f"{m.get('GPU', 0):g} GPUs, {m.get('CPU', 0):g} cores" for m in machines) or "none"
+            machine_list = "; ".join(f"{m.get('GPU', 0):g} GPUs, {m.get('CPU', 0):g} cores" for m in machines) or "none"
             self.stop()
             raise UsageError(
                 f"No machine of the Ray cluster can hold a job with {wanted['GPU']:g} GPUs and {wanted['CPU']:g} "
-                f"cores; there are: {told}. See --gpus-per-job and --cpus-per-job."
+                f"cores; there are: {machine_list}. See --gpus-per-job and --cpus-per-job."
             )
 
     def submit(self, jobs: Sequence[LaunchJob]) -> None:

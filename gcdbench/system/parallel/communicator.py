@@ -66,7 +66,7 @@ class Communicator:
 
     @contextmanager
     def _talking(self) -> Iterator[None]:
-        """What goes wrong between ranks is told as such, with the one that is missing if it is known by now."""
+        """What goes wrong between ranks is reported as such, with the one that is missing if it is known by now."""
         try:
             yield
         except RuntimeError as fault:

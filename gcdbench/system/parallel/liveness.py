@@ -155,7 +155,7 @@ class Watch:
         self._lost.wait(seconds)
         return self._why
 
-    # --------------------------------------------------------------------------------------------- telling
+    # --------------------------------------------------------------------------------------------- saying so
 
     @contextmanager
     def deadline(self, seconds: float, sentence: str, code: int) -> Iterator[None]:

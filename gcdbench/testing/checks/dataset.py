@@ -63,7 +63,7 @@ def describes_itself(subject: Any) -> None:
 @check(
     "dataset",
     "missing-data",
-    explains="Constructing the dataset touches no file, and files that are missing are told as a "
+    explains="Constructing the dataset touches no file, and files that are missing are reported as a "
     "gcdbench.errors.DataError.",
     fix="Read nothing in __init__; raise DataError with the file's name and what to do.",
     needs=("describes-itself",),
@@ -181,7 +181,7 @@ def position_says_nothing(subject: Any) -> None:
     if not len(data.split.labelled):
         raise NotApplicable("not one row is labelled")
     if not data.split.complete:
-        raise NotApplicable("some rows have no known class, so it cannot be told whether an answer is right")
+        raise NotApplicable("some rows have no known class, so nobody can say whether an answer is right")
     num_base, classes = len(data.split.base), data.split.num_classes
     judged = 0
     for rows in ("unlabelled", "test") if with_test else ("unlabelled",):
@@ -194,7 +194,7 @@ def position_says_nothing(subject: Any) -> None:
             reached = v2(target, answer, num_base).all
             if reached > limit:
                 raise Failed(
-                    f"by {what} alone, {100 * reached:.1f} % of the {rows} rows can be told; chance gives at most "
+                    f"by {what} alone, {100 * reached:.1f} % of the {rows} rows can be guessed; chance gives at most "
                     f"{100 * limit:.1f} %"
                 )
             judged += limit < 1

@@ -120,8 +120,8 @@ def _documented(config: type) -> set[str]:
             continue
         body = tree.body[0].body  # type: ignore[attr-defined]
         for field, below in pairwise(body):
-            told = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-            if isinstance(field, ast.AnnAssign) and told and isinstance(field.target, ast.Name):
+            documented = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+            if isinstance(field, ast.AnnAssign) and documented and isinstance(field.target, ast.Name):
                 found.add(field.target.id)
     return found
 

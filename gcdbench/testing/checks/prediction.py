@@ -192,5 +192,5 @@ def position_says_nothing(lab: Any) -> None:
         answer = cheat(pool, classes)
         reached, limit = v2(target, answer, len(split.base)).all, chance(target, answer, len(split.base))
         if reached > limit:
-            told = f"{100 * reached:.1f} % can be told; chance gives at most {100 * limit:.1f} %"
-            raise Failed(f"by {what} alone, {told}")
+            guessed = f"{100 * reached:.1f} % can be guessed; chance gives at most {100 * limit:.1f} %"
+            raise Failed(f"by {what} alone, {guessed}")

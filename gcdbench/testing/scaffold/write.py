@@ -44,18 +44,18 @@ def write_plugin(name: str, kind: str, folder: Path) -> list[str]:
     """Write a working package; the names of its files."""
     if kind not in KINDS:
         raise unknown("kind of plugin called", kind, KINDS)
-    told = words(name, kind)
+    fields = words(name, kind)
     others = {p.name.lower(): p.package for p in registry.plugins(kind)} | registry.aliases(kind)
     if name.lower() in others:
         raise UsageError(f"There is a {kind} '{name}' already ({others[name.lower()]}); take another name.")
-    if _installed(told["package"]) or find_spec(told["module"]) is not None:
+    if _installed(fields["package"]) or find_spec(fields["module"]) is not None:
         raise UsageError(
-            f"A package {told['package']} or a module {told['module']} is installed already, which this one would "
+            f"A package {fields['package']} or a module {fields['module']} is installed already, which this one would "
             "replace; take another name."
         )
     if folder.exists():
         raise UsageError(f"{folder} exists already; take another --folder.")
-    texts = dict(_filled(resources.files("gcdbench.testing.scaffold") / kind, "", told))
+    texts = dict(_filled(resources.files("gcdbench.testing.scaffold") / kind, "", fields))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=".new-plugin-", dir=folder.parent))
@@ -82,15 +82,17 @@ def _installed(package: str) -> bool:
     return True
 
 
-def _filled(folder: Traversable, where: str, told: dict[str, str]) -> Iterator[tuple[str, str]]:
+def _filled(folder: Traversable, where: str, fields: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Every file of a template folder, with its name and its text filled in."""
     for entry in folder.iterdir():
-        name = {"package": told["module"], "test_name.py.txt": f"test_{told['key']}.py.txt"}.get(entry.name, entry.name)
+        name = {"package": fields["module"], "test_name.py.txt": f"test_{fields['key']}.py.txt"}.get(
+            entry.name, entry.name
+        )
         if entry.is_dir():
-            yield from _filled(entry, f"{where}{name}/", told)
+            yield from _filled(entry, f"{where}{name}/", fields)
         elif name.endswith(SUFFIX):
             text = Template(entry.read_text(encoding="utf-8"))
             try:
-                yield where + name.removesuffix(SUFFIX), text.substitute(told)
+                yield where + name.removesuffix(SUFFIX), text.substitute(fields)
             except (KeyError, ValueError) as fault:
                 raise GcdbenchError(f"The template {entry.name} is damaged: {fault}.") from fault

@@ -123,9 +123,9 @@ class CMS(Method):
     def predict(self, pool: Pool) -> Prediction:
         """Mean shift and agglomerative clustering of all rows, cut at the given or at the best number of clusters."""
         c: CMSConfig = self.config
-        base, told = self.task.num_base, self.task.num_classes
+        base, given_k = self.task.num_base, self.task.num_classes
         features = pool.features(self.embed)
-        low, high = (base, c.largest_k) if c.find_k else (told, told)
+        low, high = (base, c.largest_k) if c.find_k else (given_k, given_k)
         settings = Shifting(c.neighbours, c.alpha, c.rounds, c.patience, c.aliased_shift)
         labels = pool.once(
             lambda: torch.from_numpy(shift_and_cut(features, pool.target, base, low, high, settings).labels())
