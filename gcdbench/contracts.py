@@ -259,7 +259,7 @@ class Stage:
 
 
 class Schedule(Protocol):
-    """Learning rate at the start of an epoch, from the rate the parameter group started with."""
+    """Learning rate of an epoch (or step, see `Optim.per_step`), from the rate the parameter group started with."""
 
     def __call__(self, initial: float, t: Progress) -> float: ...
 
@@ -270,6 +270,8 @@ class Optim:
 
     optimizer: torch.optim.Optimizer
     schedule: Schedule
+    per_step: bool = False
+    """Ask the schedule before every step instead of once at the start of an epoch."""
 
 
 class Pool(Protocol):

@@ -1,4 +1,4 @@
-"""The default optimiser and schedule of GCD recipes."""
+"""Optimisers of GCD recipes and the schedules of their rates."""
 
 from __future__ import annotations
 
@@ -23,6 +23,35 @@ class CosinePerEpoch:
     def __call__(self, initial: float, t: Progress) -> float:
         """The rate of epoch ``t.epoch``."""
         return self.floor + (initial - self.floor) * (1 + math.cos(math.pi * t.epoch / t.epochs)) / 2
+
+
+@dataclass(frozen=True)
+class StepsPerEpoch:
+    """A tenth of the rate after each milestone."""
+
+    milestones: tuple[float, ...]
+    """Shares of training, from 0 to 1."""
+
+    def __call__(self, initial: float, t: Progress) -> float:
+        """The rate of epoch ``t.epoch``."""
+        passed = sum(t.epoch >= round(share * t.epochs) for share in self.milestones)
+        return initial * 0.1**passed
+
+
+@dataclass(frozen=True)
+class WarmupCosine:
+    """Linear from ``floor`` to the rate, which the last epoch of the warm-up has; then half a cosine down again."""
+
+    warmup: int
+    floor: float
+
+    def __call__(self, initial: float, t: Progress) -> float:
+        """The rate of epoch ``t.epoch``."""
+        warmup = min(self.warmup, t.epochs - 1)
+        if t.epoch < warmup:
+            return self.floor + (initial - self.floor) * t.epoch / max(1, warmup - 1)
+        done = (t.epoch - warmup) / max(1, t.epochs - warmup)
+        return self.floor + (initial - self.floor) * (1 + math.cos(math.pi * done)) / 2
 
 
 def sgd(groups: Iterable[dict[str, Any]], config: TrainConfig) -> Optim:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -79,11 +80,14 @@ class MethodTrainer:
 
     def start_epoch(self, t: Progress) -> None:
         """Set learning rates and forget the last epoch's sums."""
-        for optim in self.optims.values():
+        self._set_rates(self.optims.values(), t)
+        self.sums = {}
+
+    def _set_rates(self, optims: Iterable[Optim], t: Progress) -> None:
+        for optim in optims:
             for group in optim.optimizer.param_groups:
                 with plugin_call(self.name, "schedule"):
                     group["lr"] = optim.schedule(group["initial_lr"], t)
-        self.sums = {}
 
     def step(self, batch: Batch, t: Progress) -> None:
         """One optimiser step. Nothing in here waits for the device, save the overflow check of an unfused fp16 step."""
@@ -100,6 +104,7 @@ class MethodTrainer:
                 self.scaler.scale(total).backward()
             self._average()  # gradients of all ranks; nothing on one process
             stepping = self._active(t)
+            self._set_rates((optim for optim in stepping if optim.per_step), t)
             for optim in stepping:
                 with plugin_call(self.name, "optimizer.step"):
                     self.scaler.step(optim.optimizer)

@@ -12,7 +12,7 @@ from torch import Tensor
 from gcdbench import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task, Traits
 from gcdbench.errors import UsageError
 from gcdbench.toolbox.heads import CosineClassifier
-from gcdbench.toolbox.optim import sgd_on
+from gcdbench.toolbox.optim import StepsPerEpoch, sgd_on
 from gcdbench.toolbox.predicting import predict_by_logits
 from gcdbench.toolbox.regularisers import RegulariserSlot, regularise
 from gcdbench_orca.losses import margin_cross_entropy, negative_entropy, pair_agreement, partners
@@ -39,18 +39,6 @@ class ORCAConfig(RegulariserSlot):
             raise UsageError(f"method.scale is {self.scale}; it must be positive.")
         if not all(0 <= share <= 1 for share in self.milestones):
             raise UsageError("method.milestones are shares of training, from 0 to 1.")
-
-
-@dataclass(frozen=True)
-class Steps:
-    """A tenth of the rate after each milestone."""
-
-    milestones: tuple[float, ...]
-
-    def __call__(self, initial: float, t: Progress) -> float:
-        """The rate of epoch ``t.epoch``."""
-        passed = sum(t.epoch >= round(share * t.epochs) for share in self.milestones)
-        return initial * 0.1**passed
 
 
 class ORCA(Method):
@@ -99,7 +87,7 @@ class ORCA(Method):
     def optimizers(self, stage: Stage) -> dict[str, Optim]:
         """SGD over one group, everything decayed; the rate falls in steps."""
         optim = sgd_on((p for _, p in self.trained_parameters()), self.task.train)
-        return {"main": Optim(optim.optimizer, Steps(self.config.milestones))}
+        return {"main": Optim(optim.optimizer, StepsPerEpoch(self.config.milestones))}
 
     def logits(self, tokens: Tensor) -> dict[str, Tensor]:
         """Class cosines."""

@@ -8,7 +8,6 @@ import pytest
 import torch
 from gcdbench_orca import ORCA, ORCAConfig
 from gcdbench_orca.losses import margin_cross_entropy, negative_entropy, pair_agreement, partners
-from gcdbench_orca.method import Steps
 
 import gcdbench
 from gcdbench.config.presets import read_preset
@@ -17,6 +16,7 @@ from gcdbench.errors import UsageError
 from gcdbench.testing import run_checks
 from gcdbench.testing.recording import RecordedPool, Recording
 from gcdbench.testing.trajectory import build, replay
+from gcdbench.toolbox.optim import StepsPerEpoch
 from tests.support.tiny import batch_of, tiny_task
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden" / "orca_trajectory.npz"
@@ -111,7 +111,7 @@ def test_the_margin_is_the_uncertainty_of_unlabelled_rows(confidence, margin):
 
 
 def test_the_rate_falls_in_steps():
-    rates = [Steps((0.7, 0.9))(0.1, Progress("main", e, 200, 0, 1)) for e in (0, 139, 140, 179, 180, 199)]
+    rates = [StepsPerEpoch((0.7, 0.9))(0.1, Progress("main", e, 200, 0, 1)) for e in (0, 139, 140, 179, 180, 199)]
     assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
     imagenet = read_preset(ORCA, "adapted")["dataset"]["imagenet100"]
     assert [round(90 * share) for share in imagenet["method"]["milestones"]] == [30, 60]
@@ -153,6 +153,6 @@ def test_the_margin_and_the_rates_are_the_recorded_ones():
     start.method.config = ORCAConfig(largest_margin=1.0)
     start.method.on_epoch_start(RecordedPool(recording, start.backbone.trunk), T)
     assert start.method.margin.item() == pytest.approx(uncertainty[0], abs=1e-6)
-    schedule = Steps(tuple(recording.settings["args"]["milestones"]))
+    schedule = StepsPerEpoch(tuple(recording.settings["args"]["milestones"]))
     rates = [schedule(0.1, Progress("main", epoch, 6, 0, 3)) for epoch in range(6)]
     np.testing.assert_allclose(rates, recording.arrays["rates"])

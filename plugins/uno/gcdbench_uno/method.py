@@ -7,7 +7,6 @@ together, and the assignment of unlabelled rows runs over all classes.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from gcdbench import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task, TrainConfig
 from gcdbench.errors import UsageError
 from gcdbench.toolbox.losses import cross_entropy, wide
-from gcdbench.toolbox.optim import sgd_on
+from gcdbench.toolbox.optim import WarmupCosine, sgd_on
 from gcdbench.toolbox.predicting import predict_by_logits
 from gcdbench.toolbox.regularisers import RegulariserSlot, regularise
 from gcdbench_uno.heads import ClusterHead, Prototypes
@@ -64,22 +63,6 @@ class UNOConfig(RegulariserSlot):
                 raise UsageError(f"method.{name} is {getattr(self, name)}; it must be at least 1.")
         if min(self.pretrain_epochs, self.pretrain_decay, self.warmup_epochs) < 0:
             raise UsageError("method.pretrain_epochs, pretrain_decay and warmup_epochs must not be negative.")
-
-
-@dataclass(frozen=True)
-class WarmupCosine:
-    """Linear from ``floor`` to the rate, which the last epoch of the warm-up has; then half a cosine down again."""
-
-    warmup: int
-    floor: float
-
-    def __call__(self, initial: float, t: Progress) -> float:
-        """The rate of epoch ``t.epoch``."""
-        warmup = min(self.warmup, t.epochs - 1)
-        if t.epoch < warmup:
-            return self.floor + (initial - self.floor) * t.epoch / max(1, warmup - 1)
-        done = (t.epoch - warmup) / max(1, t.epochs - warmup)
-        return self.floor + (initial - self.floor) * (1 + math.cos(math.pi * done)) / 2
 
 
 class UNO(Method):

@@ -7,7 +7,6 @@ import pytest
 import torch
 from gcdbench_uno import UNO, UNOConfig
 from gcdbench_uno.losses import swapped_prediction, targets
-from gcdbench_uno.method import WarmupCosine
 
 import gcdbench
 from gcdbench.config.presets import read_preset
@@ -16,6 +15,7 @@ from gcdbench.errors import UsageError
 from gcdbench.testing import run_checks
 from gcdbench.testing.recording import Recording
 from gcdbench.testing.trajectory import build, replay
+from gcdbench.toolbox.optim import WarmupCosine
 from tests.support.tiny import batch_of, tiny_task
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden" / "uno_trajectory.npz"
