@@ -1,0 +1,5 @@
+"""CRNCD (class-relation knowledge distillation: Gu et al., ICCV 2023, adapted to GCD) as a gcdbench plugin."""
+
+from gcdbench_crncd.method import CRNCD, CRNCDConfig
+
+__all__ = ["CRNCD", "CRNCDConfig"]
