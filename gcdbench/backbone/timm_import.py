@@ -1,46 +1,15 @@
-"""The one place that imports timm.
-
-timm imports torchvision. A CPU build of torch beside a CUDA build of torchvision cannot load torchvision's
-compiled operators, and torchvision then fails on import because two operators it decorates do not exist.
-Declaring their schemas first (never calling them) lets the import succeed; gcdbench uses neither.
-"""
+"""The one place that imports timm, which imports torchvision."""
 
 from __future__ import annotations
 
-import importlib.util
 from types import ModuleType
 
-import torch
-
-_declared: list[torch.library.Library] = []
-
-
-def _compiled_operators_load() -> bool:
-    """Whether torchvision's compiled library can be loaded beside this torch (as torchvision itself tries it)."""
-    spec = importlib.util.find_spec("torchvision")
-    if spec is None or not spec.submodule_search_locations:
-        return True
-    from pathlib import Path
-
-    for folder in spec.submodule_search_locations:
-        for library in [*Path(folder).glob("_C*.so"), *Path(folder).glob("_C*.pyd")]:
-            try:
-                torch.ops.load_library(str(library))
-                return True
-            except (OSError, RuntimeError):
-                continue
-    return False
+from gcdbench.system.torchvision_import import allow_torchvision
 
 
 def import_timm() -> ModuleType:
     """timm, importable on a machine without a GPU too."""
-    import sys
-
-    if "torchvision" not in sys.modules and not _declared and not _compiled_operators_load():
-        library = torch.library.Library("torchvision", "DEF")
-        for operator in ("nms", "qnms"):
-            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _declared.append(library)  # the schemas vanish with the object
+    allow_torchvision()
     import timm
 
     return timm

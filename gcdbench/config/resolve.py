@@ -93,6 +93,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "backbone.tail_width": (None,),
     "backbone.tail_norm": ("own",),
     "backbone.tail_read": ("plain",),
+    "views.kinds": ((), []),
     "train.stream": (None,),
     "train.compile": (False,),
     "train.sampler": ("balanced",),

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gcdbench.errors import UsageError
+from gcdbench.errors import UsageError, unknown
 
 MAX_SIDE = 8192
 MAX_VIEWS = 1024
 MAX_COUNT = 1_000_000
 """Larger pixels, views, epochs and batches are slips of the keyboard, and end in confusing ways."""
+VIEW_KINDS = ("weak", "strong", "affine", "randaugment")
+"""Kinds of training views, see `views.kinds`."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,9 @@ class ViewConfig:
     """Mirror half of the training views."""
     count: int = 2
     """Views of each image in a training batch."""
+    kinds: tuple[str, ...] = ()
+    """Kind of each view of a batch; empty: all `weak`, the crop as it is. `strong`: zoom, colour jitter, grey, blur,
+    solarise; `affine`: rotated, shifted, sheared, smaller; `randaugment`: two of RandAugment's operations."""
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     """Subtracted from each channel (of a 0..1 image)."""
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
@@ -70,6 +75,13 @@ class ViewConfig:
             raise UsageError(f"views.resize is {self.resize}; images are made at most {MAX_SIDE} pixels large.")
         if not 1 <= self.count <= MAX_VIEWS:
             raise UsageError(f"views.count is {self.count}; it must be from 1 to {MAX_VIEWS}.")
+        odd = [kind for kind in self.kinds if kind not in VIEW_KINDS]
+        if odd:
+            raise unknown("kind of view (views.kinds)", odd[0], VIEW_KINDS)
+        if self.kinds and len(self.kinds) != self.count:
+            raise UsageError(
+                f"views.kinds names {len(self.kinds)} kinds for {self.count} views: give one for each view."
+            )
         if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
             raise UsageError("views.mean and views.std need three numbers each, and std must be positive.")
 

@@ -12,8 +12,8 @@ from PIL import Image
 from torch import Tensor
 
 from gcdbench.contracts import Dataset
-from gcdbench.data.unreadable import unreadable_image
-from gcdbench.errors import BadImage, PluginError
+from gcdbench.errors import BadImage, DataError, PassingFault, PluginError
+from gcdbench.system.files import MACHINE
 from gcdbench.system.plugin_call import plugin_call
 
 KEEP_BYTES = 64 << 20
@@ -134,3 +134,10 @@ class DirectImages:
         start = np.cumsum(height * width) - height * width
         flat = torch.from_numpy(np.concatenate([a.reshape(-1) for a in arrays]))
         return Pixels(flat, start[position], height[position], width[position])
+
+
+def unreadable_image(name: str, fault: Exception) -> DataError:
+    """The error for an image; a PassingFault if the machine, and not the file, may be at fault."""
+    passing = isinstance(fault, MemoryError) or (isinstance(fault, OSError) and fault.errno in MACHINE)
+    reason = str(fault) or type(fault).__name__
+    return (PassingFault if passing else BadImage)(f"The image {name} cannot be read: {reason}.")

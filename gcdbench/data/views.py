@@ -17,6 +17,8 @@ from torch import Tensor
 from gcdbench.config.sections import ViewConfig
 from gcdbench.data.images import Pixels
 
+NUMBERS = 14
+"""Uniform random numbers that a view of another kind than weak may use."""
 GATHERED = 64
 """Crops that one indexing operation takes on an accelerator; bounds the memory of its indices."""
 
@@ -34,6 +36,8 @@ class ViewPlan:
     """(views, rows) bool."""
     stored: Tensor | None = None
     """(views, rows) numbers of stored views, where training reads those instead of images."""
+    drawn: Tensor | None = None
+    """(views, rows, numbers) shares for what `views.kinds` asks beyond crop and mirror; None where all are weak."""
 
     @property
     def views(self) -> int:
@@ -50,7 +54,8 @@ class ViewPlan:
             return None if values is None else values[:, rank::size].contiguous()
 
         rows = self.rows[rank::size].contiguous()
-        return ViewPlan(rows, some(self.top), some(self.left), some(self.mirror), some(self.stored))
+        parts = (self.top, self.left, self.mirror, self.stored, self.drawn)
+        return ViewPlan(rows, *map(some, parts))
 
 
 def random_plan(rows: Tensor, config: ViewConfig, random: torch.Generator, views: int | None = None) -> ViewPlan:
@@ -59,7 +64,8 @@ def random_plan(rows: Tensor, config: ViewConfig, random: torch.Generator, views
     top = torch.rand(shape, generator=random)
     left = torch.rand(shape, generator=random)
     mirror = torch.rand(shape, generator=random) < 0.5
-    return ViewPlan(rows, top, left, mirror if config.flip else None)
+    drawn = torch.rand((*shape, NUMBERS), generator=random) if config.kinds else None
+    return ViewPlan(rows, top, left, mirror if config.flip else None, drawn=drawn)
 
 
 def stored_plan(rows: Tensor, count: int, stored: int, random: torch.Generator) -> ViewPlan:

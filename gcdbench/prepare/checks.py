@@ -48,6 +48,11 @@ def check_run(asked: ResolvedRequest, config: RunConfig, data: OpenedData) -> li
             f"store.train_views is {config.store.train_views}, but a step takes {config.views.count} different views "
             "of each image: store at least that many."
         )
+    if config.store.train_views and any(kind != "weak" for kind in config.views.kinds):
+        raise UsageError(
+            "Stored training views are crops and mirror images only (store.train_views), but views.kinds asks for "
+            f"{', '.join(config.views.kinds)}: leave out one of them."
+        )
     warnings = []
     wanted = data.dataset.expected.train if data.dataset.expected else None
     if wanted is not None and wanted != len(data.index):

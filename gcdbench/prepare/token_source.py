@@ -107,6 +107,10 @@ class TokenSource:
             images = NumberedImages(images, self._order[part])
         pixels = stream(images, plans, self.views.crop, self.workers, self.compute.device)
         for plan, crops in pixels:
+            if plan.drawn is not None:
+                from gcdbench.data.view_kinds import with_kinds  # needs torchvision, which takes a second
+
+                crops = with_kinds(crops, self.views.kinds, plan.drawn)
             # Computed before the yield: a suspended generator would leave autocast on for whoever uses the tokens.
             tokens = self._pass(crops)
             yield plan, tokens

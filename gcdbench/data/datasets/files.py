@@ -13,7 +13,7 @@ from PIL import Image
 
 from gcdbench.contracts import Dataset, Index
 from gcdbench.data.data_root import missing
-from gcdbench.data.unreadable import unreadable_image
+from gcdbench.data.images import unreadable_image
 from gcdbench.errors import BadImage, DataError
 from gcdbench.system.files import not_a_file
 
