@@ -156,6 +156,8 @@ class TailFactory(Protocol):
     """Makes trainable tails of the backbone; given to a method at construction."""
 
     embed_dim: int
+    pixels: tuple[int, int] | None
+    """Sides of an image and of a patch, for a method that sees pixels (train_from = 0); else None."""
 
     def tail(self, *, norm: bool = True, extra_tokens: int = 0) -> nn.Module:
         """The trained blocks: tokens in, read-out tokens out (CLS first, then the extra ones).
@@ -406,6 +408,10 @@ class Method(nn.Module, abc.ABC):
     def reference_names(self) -> dict[str, str]:
         """This method's state name for each name of a recorded reference trajectory (`gcdbench check`)."""
         return {}
+
+    def reference_tensor(self, name: str, recorded: Tensor) -> Tensor:
+        """A recorded tensor in this method's own form, where that differs; ``name`` is the recorded one."""
+        return recorded
 
     def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Name and parameter of everything that is optimised."""

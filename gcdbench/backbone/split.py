@@ -37,6 +37,8 @@ class SplitBackbone(abc.ABC):
     """Width of a token."""
     num_tokens: int
     """Tokens of a view, CLS included."""
+    pixels: tuple[int, int] | None = None
+    """Sides of an image and of a patch where tails see pixels."""
     trunk: FrozenTrunk
 
     @abc.abstractmethod

@@ -69,6 +69,8 @@ class SplitViT(SplitBackbone):
         self.embed_dim: int = vit.embed_dim  # type: ignore[assignment]
         self.num_tokens: int = vit.patch_embed.num_patches + 1  # type: ignore[union-attr, operator, assignment]
         self.trunk = Trunk(vit, start)
+        patches: Any = vit.patch_embed
+        self.pixels = (patches.img_size[0], patches.patch_size[0]) if start == 0 else None
         self._vit = vit
 
     def tail(self, *, norm: bool = True, extra_tokens: int = 0) -> Tail:

@@ -88,12 +88,13 @@ def build(method_class: type[Method], recording: Recording, recipe: str, variant
     for reference, own in own_names.items():
         if reference not in weights or own not in state:
             raise PluginError(f"The method maps '{reference}' to '{own}', but one of them does not exist.")
-        if weights[reference].numel() != state[own].numel():
+        recorded = method.reference_tensor(reference, weights[reference])
+        if recorded.numel() != state[own].numel():
             raise DataError(
                 f"The recorded '{reference}' has the shape {shapes[reference]}, but the method's '{own}' has "
                 f"{tuple(state[own].shape)}."
             )
-        state[own].copy_(weights[reference].reshape(state[own].shape))
+        state[own].copy_(recorded.reshape(state[own].shape))
     return Start(method, split, settings, {**_tail_names(method, split.start), **own_names})
 
 
@@ -154,22 +155,23 @@ def replay(method_class: type[Method], path: Path, recipe: str, variant: str) ->
         seen[number] = [float(values[name].detach()) for name in names]
         if number == 0:
             graded = {name: p.grad for name, p in start.method.named_parameters() if p.grad is not None}
-            gradients = list(_compared(recording, f"{variant}.grad0.", start.names, graded, "gradient"))
+            gradients = list(_compared(recording, f"{variant}.grad0.", start, graded, "gradient"))
     gap = np.abs(seen - expected)
     gap[~np.isfinite(gap)] = np.inf
     terms = [
         Deviation(name, float(gap[:, column].max()), int(gap[:, column].argmax())) for column, name in enumerate(names)
     ]
-    final = _compared(recording, f"{variant}.final.", start.names, start.method.state_dict(), "final")
+    final = _compared(recording, f"{variant}.final.", start, start.method.state_dict(), "final")
     return [*terms, *gradients, *final]
 
 
 def _steps(start: Start, recording: Recording, count: int) -> Iterator[Losses]:
-    """The losses of each step, by the training step that runs have, in the method's first stage with epochs."""
+    """The losses of each step, by the training step that runs have, in the recorded stage, or the first with epochs."""
     method = start.method
     seen: list[Losses] = []
     method.register_forward_hook(lambda module, inputs, losses: seen.append(losses))
-    stage = next((stage for stage in method.stages() if stage.epochs), None)
+    recorded = start.settings.get("stage")
+    stage = next((s for s in method.stages() if s.epochs and recorded in (None, s.name)), None)
     if stage is None:
         raise PluginError("The method trains nothing, so there is no step to compare with a recorded one.")
     trainer = MethodTrainer("the method", method, Compute(torch.device("cpu"), "fp32"))
@@ -179,7 +181,7 @@ def _steps(start: Start, recording: Recording, count: int) -> Iterator[Losses]:
     pool = RecordedPool(recording, start.backbone.trunk)
     steps, ends = start.settings["steps_per_epoch"], np.cumsum([len(data["target"]) for data in batches]).tolist()
     for number in range(count):
-        place = number % len(batches)
+        place = number % steps % len(batches)
         random = generator(0, "replay", number // steps)
         t = Progress(stage.name, number // steps, stage.epochs, number % steps, steps, random)
         if t.step == 0:
@@ -201,13 +203,16 @@ def _buffers(method: Method) -> dict[str, Tensor]:
 
 
 def _compared(
-    recording: Recording, prefix: str, names: Mapping[str, str], found: Mapping[str, Tensor], what: str
+    recording: Recording, prefix: str, start: Start, found: Mapping[str, Tensor], what: str
 ) -> Iterator[Deviation]:
     """Every recorded tensor of this prefix beside the method's own; one that the method does not name is a fault."""
-    for name, expected in recording.arrays.items():
-        reference, own = name.removeprefix(prefix), names.get(name.removeprefix(prefix))
+    for name, recorded in recording.arrays.items():
+        reference, own = name.removeprefix(prefix), start.names.get(name.removeprefix(prefix))
         if not name.startswith(prefix) or reference.endswith("weight_g"):  # the frozen length of weight normalisation
             continue
+        if f"init.{reference}" not in recording.arrays:  # no weight, but what the recorded network answered
+            continue
+        expected = start.method.reference_tensor(reference, torch.from_numpy(recorded)).numpy()
         if own is None or own not in found:
             yield Deviation(f"{what} {reference} (not named by the method)", float("inf"))
         else:

@@ -77,9 +77,14 @@ class SimGCD(Method):
         """All five terms, weighted."""
         return self.terms(batch, t)[0]
 
+    def config_at(self, t: Progress) -> SimGCDConfig:
+        """The settings that hold now, for methods with further stages."""
+        config: SimGCDConfig = self.config
+        return config
+
     def terms(self, batch: Batch, t: Progress) -> tuple[Losses, Tensor]:
         """The terms and the logits of both views, for methods that add to them."""
-        c: SimGCDConfig = self.config
+        c = self.config_at(t)
         cls = self.tail(batch.tokens)[:, 0]
         projection = self.projector(cls)
         logits = self.classifier(cls)
