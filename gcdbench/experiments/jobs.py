@@ -9,14 +9,13 @@ from typing import Any
 from gcdbench.errors import GcdbenchError
 from gcdbench.prepare.environment import RunEnvironment
 from gcdbench.prepare.request import RunRequest, resolve_request
-from gcdbench.prepare.run_context import RunContext, build_method
+from gcdbench.prepare.run_context import RunContext
 from gcdbench.prepare.shared_resources import SharedResources
 from gcdbench.records.record import Record
 from gcdbench.runs.dry_run import StepTime, step_time
 from gcdbench.runs.execute import ExecuteOptions, execute, open_runs, run_directory
 from gcdbench.runs.lane_groups import stream_key
 from gcdbench.system.observer import Observer
-from gcdbench.training.batches import stages_of
 
 
 @dataclass(frozen=True)
@@ -109,11 +108,18 @@ def _planned(
     seconds = 0.0
     if now != "finished":
         # Steps of one method on one backbone cost about the same whatever its weights are: measured once.
-        key = (config.method, config.recipe, config.dataset, config.backbone, config.train.batch_size, config.views)
+        key = (
+            config.method,
+            config.recipe,
+            config.dataset,
+            config.backbone,
+            config.train.batch_size,
+            config.views,
+            config.store,
+        )
         if key not in times:
             times[key], _ = step_time(ctx)
-        epochs = sum(stage.epochs for stage in stages_of(ctx, build_method(ctx))) - len(folder.epochs())
-        seconds = (times[key].trunk / lanes + times[key].own) * ctx.sampler.steps * max(0, epochs)
+        seconds = times[key].training(ctx, lanes, len(folder.epochs()))
     return PlannedRun(
         label, config.method, config.recipe, config.dataset, config.seed, ctx.run_id, now, round(seconds, 1), lanes
     )

@@ -71,6 +71,17 @@ def planned_stores(ctx: RunContext) -> dict[str, str]:
     return found
 
 
+def missing_views(ctx: RunContext) -> int:
+    """Views that the run would encode once, because its stores want them and do not have them."""
+    images, config = ctx.source.images, ctx.config.store
+    count = 0
+    if config.train_views and _train_store(ctx).description() is None:
+        count += len(images["train"]) * config.train_views
+    if config.eval_tokens != "auto":
+        count += sum(len(images[part]) for part in images if _eval_store(ctx, part).description() is None)
+    return count
+
+
 def _pack(ctx: RunContext, part: str, observer: Observer) -> None:
     images, resize = ctx.source.images[part], ctx.config.views.resize
     if not isinstance(images, DirectImages) or images.small or not ctx.store_options.packs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from gcdbench.prepare.environment import RunEnvironment
 from gcdbench.prepare.request import RunRequest
 from gcdbench.prepare.run_context import RunContext, build_method
 from gcdbench.prepare.shared_resources import SharedResources
-from gcdbench.prepare.token_stores import planned_stores
+from gcdbench.prepare.token_stores import missing_views, planned_stores
 from gcdbench.runs.disk_space import free_bytes, require_room, run_bytes
 from gcdbench.runs.execute import ExecuteOptions, prepare_requests, run_directory
 from gcdbench.runs.rehearsal import Rehearsal
@@ -28,21 +28,27 @@ class StepTime:
     """Seconds of one step."""
 
     trunk: float
-    """Views and trunk pass, which lanes share."""
-    own: float
-    """The method's own part."""
+    """Views and trunk pass, which lanes share; nothing where training reads stored views."""
+    view: float
+    """Encoding one view."""
+    own: Mapping[str, float]
+    """The method's own part, by stage."""
 
-    @property
-    def total(self) -> float:
-        """Of a run alone."""
-        return self.trunk + self.own
+    def training(self, ctx: RunContext, lanes: int = 1, done: int = 0) -> float:
+        """Of what is left of a run after ``done`` epochs: its steps, and its share of the views that stores lack."""
+        seconds = self.view * missing_views(ctx) / lanes
+        for stage in stages_of(ctx, build_method(ctx)):
+            left = max(0, stage.epochs - done)
+            done = max(0, done - stage.epochs)
+            seconds += left * ctx.sampler.steps * (self.trunk / lanes + self.own.get(stage.name, 0.0))
+        return seconds
 
 
 def step_time(ctx: RunContext) -> tuple[StepTime, str | None]:
     """Time of the faster of two steps, from a rehearsal: what would fail in a run fails here. And what it noted."""
     stages = stages_of(ctx, build_method(ctx))
     if not stages:
-        return StepTime(0.0, 0.0), None
+        return StepTime(0.0, 0.0, {}), None
     trunk = float("inf")
     started = time.monotonic()
     for _ in batches(ctx, first_plans(ctx, stages[0], STEPS)):
@@ -51,7 +57,8 @@ def step_time(ctx: RunContext) -> tuple[StepTime, str | None]:
     rehearsal = Rehearsal()
     with tempfile.TemporaryDirectory(prefix="gcdbench-") as folder:
         note = rehearsal.of(ctx, Path(folder))
-    return StepTime(trunk, rehearsal.step_seconds), note
+    view = trunk / (ctx.config.train.batch_size * ctx.config.views.count)
+    return StepTime(0.0 if ctx.config.store.train_views else trunk, view, rehearsal.step_seconds), note
 
 
 def describe_requests(
@@ -76,7 +83,7 @@ def describe_run(ctx: RunContext) -> dict[str, Any]:
     require_room([disk], runs)
     ctx.compute.start_measuring()
     taken, note = step_time(ctx)
-    per_step = taken.total
+    per_step = taken.trunk + max(taken.own.values(), default=0.0)
     trunk = sum(p.numel() for p in ctx.backbone.trunk.parameters())
     return {
         "method": config.method,
@@ -100,7 +107,7 @@ def describe_run(ctx: RunContext) -> dict[str, Any]:
         "epochs": epochs,
         "steps_per_epoch": steps,
         "seconds_per_step": round(per_step, 4),
-        "estimated_training_seconds": round(per_step * steps * epochs, 1),
+        "estimated_training_seconds": round(taken.training(ctx), 1),
         "device": ctx.compute.describe(),
         "memory_bytes": ctx.compute.peak_memory(),
         "disk_bytes": disk,

@@ -113,8 +113,8 @@ class Rehearsal:
 
     def __init__(self) -> None:
         self._samples: dict[tuple[int, str], SampleRows] = {}
-        self.step_seconds = 0.0
-        """Time of the faster of two steps of the last method, without the trunk."""
+        self.step_seconds: dict[str, float] = {}
+        """By stage, the time of the faster of two steps of the last method, without the trunk."""
 
     def of(self, ctx: RunContext, folder: Path) -> str | None:
         """Two steps of every stage, `on_epoch_start` and `predict` on a few rows, checkpoints written, read and resumed
@@ -123,6 +123,7 @@ class Rehearsal:
         if key not in self._samples:
             self._samples[key] = SampleRows(ctx)
         sample, note = self._samples[key], None
+        self.step_seconds = {}
         with fenced_rng(ctx.config.seed, "rehearsal"):
             trainer = MethodTrainer(ctx.config.method, build_method(ctx), ctx.compute)
             for stage in stages_of(ctx, trainer.method):
@@ -135,12 +136,13 @@ class Rehearsal:
 
     def _stage(self, run: RehearsedRun) -> str | None:
         run.start_epoch(0)
-        self.step_seconds = float("inf")
+        fastest = float("inf")
         for number in range(STEPS):
             run.sample.batch(number)  # trunk passes are not the method's time
             started = time.monotonic()
             run.step(0, number)
-            self.step_seconds = min(self.step_seconds, time.monotonic() - started)
+            fastest = min(fastest, time.monotonic() - started)
+        self.step_seconds[run.stage.name] = fastest
         notes = (_resumes_within_an_epoch(run), _resumes_after_an_epoch(run))
         return notes[0] or notes[1]
 
