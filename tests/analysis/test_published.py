@@ -47,12 +47,22 @@ def test_every_table_and_study_is_there():
     assert all("ICML 2025" in TABLES[name].source for name in shipped)
 
 
-OWN = {"kmeans": "baselines", "gcd": "baselines", "legogcd": "legogcd", "cms": "cms", "uno": "uno", "orca": "orca"}
+OWN = {
+    "kmeans": "baselines",
+    "gcd": "baselines",
+    "legogcd": "legogcd",
+    "cms": "cms",
+    "uno": "uno",
+    "orca": "orca",
+    "rsplus": "rsplus",
+    "crncd": "crncd",
+    "sptnet": "sptnet",
+}
 
 
 @pytest.mark.parametrize("method", OWN)
 def test_a_plugin_ships_its_own_numbers_which_agree_with_the_tables_of_all_methods(method):
-    (own,) = (r for r in TABLES[OWN[method]].rows if r.method == method)
+    (own,) = (r for r in TABLES[OWN[method]].rows if r.method == method and r.backbone == "dino")
     assert len(own.cells) == (6 if method == "cms" else 7)
     for name in ("fine-grained", "generic"):
         (printed,) = (r for r in TABLES[name].rows if r.method == method and r.backbone == "dino")
@@ -71,13 +81,14 @@ def test_numbers_that_several_plugins_ship_are_listed_once():
 @pytest.mark.parametrize("method", OWN)
 def test_all_is_the_mean_of_base_and_novel_weighted_by_rows(method):
     """Two of three numbers give the third, up to their rounding: a slip of the pen would show."""
-    (own,) = (r for r in TABLES[OWN[method]].rows if r.method == method)
+    (own,) = (r for r in TABLES[OWN[method]].rows if r.method == method and r.backbone == "dino")
     for dataset, numbers in own.cells.items():
         share = (numbers["all"] - numbers["novel"]) / (numbers["base"] - numbers["novel"])
         spread = 0.15 / abs(numbers["base"] - numbers["novel"])
         # Unlabelled base rows are a third of all unlabelled ones, two thirds on CIFAR-100.
         expected = 2 / 3 if dataset == "cifar100" else 1 / 3
-        known_slip = (method, dataset) == ("kmeans", "cifar100")  # 51.7 by the other two, printed as 52.0 everywhere
+        # k-means has 51.7 by the other two, printed as 52.0 everywhere; SPTNet's three numbers on CUB do not fit.
+        known_slip = (method, dataset) in (("kmeans", "cifar100"), ("sptnet", "cub"))
         assert known_slip or abs(share - expected) < 0.03 + spread, (dataset, share)
 
 
@@ -87,7 +98,8 @@ def test_main_tables_have_all_methods_and_both_backbones():
         *("kmeans", "rsplus", "uno", "orca", "crncd", "gcd", "dccl", "gpc", "simgcd", "ugcd", "cms", "infosieve"),
         *("sptnet", "legogcd", "rlcd"),
     }
-    assert {row.method for _, row in published_rows(TABLES, "cub", "dinov2")} == {"simgcd", "ugcd", "cipr", "rlcd"}
+    dinov2 = {row.method for _, row in published_rows(TABLES, "cub", "dinov2")}
+    assert dinov2 == {"simgcd", "ugcd", "cipr", "rlcd", "sptnet"}
     assert {row.method for _, row in published_rows(TABLES, "cifar100", "dinov2")} == {"simgcd", "cipr", "rlcd"}
     assert {row.method for _, row in published_rows(TABLES, "cifar10", "dino")} >= {"cipr", "legogcd", "kmeans"}
     assert "cms" not in {row.method for _, row in published_rows(TABLES, "cifar10", "dino")}

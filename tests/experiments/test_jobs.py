@@ -104,11 +104,11 @@ def test_a_study_shares_runs_resumes_and_reads_branches(environment):
 
 def test_rows_of_methods_that_are_not_installed(environment):
     (study,), _ = make_studies(
-        load_experiment("parameters"), Asked(("digits",), (0,), epochs=1), environment, Observer(), False
+        load_experiment("fine-grained"), Asked(("digits",), (0,), epochs=1), environment, Observer(), False
     )
     reasons = {line.row.key: line.reason for line in study.lines}
-    assert reasons["sptnet"] == "sptnet is not installed."
-    assert reasons["simgcd"] == reasons["legogcd"] == reasons["rlcd"] != reasons["sptnet"]
+    assert reasons["ugcd"] == "ugcd is not installed."
+    assert reasons["simgcd"] == reasons["legogcd"] == reasons["rlcd"] != reasons["ugcd"]
     assert study.backbone == "digits-vit"
 
 

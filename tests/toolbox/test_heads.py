@@ -27,6 +27,10 @@ LAWS = {
     "supref": {"classifier": "linear"},
     "orca": {"classifier": "unit"},
     "kmeans": {},
+    "rsplus": {"classifier": "linear"},
+    "crncd": {"base": "one", "objective.simgcd.classifier": "linear"},
+    "cipr": {"head.last": "linear"},
+    "sptnet": {"classifier": "linear"},
     "uno": {
         "labelled_head": "one",
         **{f"{kind}.{i}.prototypes": "one" for kind in ("cluster_heads", "over_heads") for i in range(4)},
@@ -40,8 +44,9 @@ def build(name: str) -> torch.nn.Module:
     torch.manual_seed(0)
     vit = VisionTransformer(img_size=8, patch_size=4, embed_dim=DIM, depth=1, num_heads=3, num_classes=0)
     method = registry.load("method", name)
-    task = Task(BASE, CLASSES, SplitViT(vit), TrainConfig(), 3, torch.Generator().manual_seed(1))
-    return method(method.Config(), task)
+    backbone = SplitViT(vit, method.traits.train_from)
+    task = Task(BASE, CLASSES, backbone, TrainConfig(), 3, torch.Generator().manual_seed(1))
+    return method(method.Config(**({"frame": 2} if name == "sptnet" else {})), task)
 
 
 def squared_lengths(weight: torch.Tensor) -> np.ndarray:

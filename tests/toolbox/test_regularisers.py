@@ -101,7 +101,7 @@ def test_finite_with_no_row_and_with_absent_classes(name):
         assert torch.isfinite(logits.grad).all()
 
 
-PARAMETRIC = ("simgcd", "legogcd", "uno", "orca", "rlcd")
+PARAMETRIC = ("simgcd", "legogcd", "uno", "orca", "rlcd", "rsplus", "crncd")
 SMALL = {"projector_hidden": 16, "projector_out": 8, "heads": 2}
 
 
