@@ -148,8 +148,9 @@ class Traits:
     views: int = 2
     """Views of each image in a training batch."""
     sampler: str = "balanced"
-    """How batches are drawn: `balanced` (half labelled, half not, with replacement) or `paired` (labelled rows first,
-    then unlabelled ones, in numbers proportional to the sets, each set shuffled)."""
+    """How batches are drawn: `balanced` (half labelled, half not, with replacement), `mostly-labelled` (the same with
+    unlabelled rows weighted by L/(L+U) instead of L/U), or `paired` (labelled rows first, then unlabelled ones, in
+    numbers proportional to the sets, each set shuffled)."""
 
 
 class TailFactory(Protocol):

@@ -149,9 +149,10 @@ class TrainConfig:
     precision, for comparing implementations."""
     micro_batch: int = 256
     """Images per trunk pass; changes memory, not results beyond rounding."""
-    sampler: Literal["balanced", "paired"] = "balanced"
+    sampler: Literal["balanced", "mostly-labelled", "paired"] = "balanced"
     """How batches are drawn: `balanced` as published for most methods (labelled and unlabelled rows equally often, with
-    replacement), or `paired` (labelled rows, then unlabelled ones, in proportion to the sets, each set shuffled)."""
+    replacement), `mostly-labelled` (more than half labelled), or `paired` (labelled rows, then unlabelled ones, in
+    proportion to the sets, each set shuffled)."""
     stream: int | None = None
     """Seed of batches and views; None takes the run's seed. Seeds that share a stream share trunk passes."""
     compile: bool = False

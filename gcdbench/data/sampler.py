@@ -32,19 +32,30 @@ class BalancedSampler:
 
     def __init__(self, split: Split, batch_size: int) -> None:
         labelled, unlabelled = len(split.labelled), len(split.unlabelled)
-        share = labelled / unlabelled if labelled and unlabelled else 1.0
         weights = np.zeros(labelled + unlabelled)
         weights[split.labelled] = 1.0
-        weights[split.unlabelled] = share
+        weights[split.unlabelled] = self.share(labelled, unlabelled) if labelled and unlabelled else 1.0
         self.weights = torch.from_numpy(weights)
         self.batch_size = batch_size
         # An epoch draws as many rows as there are and drops the incomplete batch; a tiny set still gets one step.
         self.steps = max(1, len(weights) // batch_size)
 
+    def share(self, labelled: int, unlabelled: int) -> float:
+        """Weight of an unlabelled row."""
+        return labelled / unlabelled
+
     def epoch(self, random: torch.Generator) -> Tensor:
         """(steps, batch) row numbers."""
         drawn = torch.multinomial(self.weights, self.steps * self.batch_size, replacement=True, generator=random)
         return drawn.view(self.steps, self.batch_size)
+
+
+class MostlyLabelledSampler(BalancedSampler):
+    """As the balanced one, but an unlabelled row has weight L/(L+U): more than half of a batch is labelled."""
+
+    def share(self, labelled: int, unlabelled: int) -> float:
+        """Weight of an unlabelled row."""
+        return labelled / (labelled + unlabelled)
 
 
 class PairedSampler:
@@ -75,5 +86,9 @@ class PairedSampler:
         return torch.from_numpy(rows)[order[: self.steps * size]].view(self.steps, size)
 
 
-SAMPLERS: dict[str, type[Sampler]] = {"balanced": BalancedSampler, "paired": PairedSampler}
+SAMPLERS: dict[str, type[Sampler]] = {
+    "balanced": BalancedSampler,
+    "mostly-labelled": MostlyLabelledSampler,
+    "paired": PairedSampler,
+}
 """By the name used in configs."""

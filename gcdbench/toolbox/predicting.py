@@ -52,6 +52,15 @@ def cls_embedding(tail: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor
     return lambda tokens: F.normalize(wide(tail(tokens)[:, 0]), dim=1)
 
 
+def without_gaps(target: IntArray, num_base: int) -> tuple[IntArray, IntArray]:
+    """Classes of labelled rows numbered without a gap (a class may have no labelled row), -1 elsewhere; and the class
+    of each of these numbers. Clustering that starts from class means needs this."""
+    present = np.unique(target[target >= 0])
+    number = np.full(num_base + 1, -1, dtype=np.int64)
+    number[present] = np.arange(len(present))
+    return number[target], present
+
+
 def cluster_numbers(labels: IntArray, target: IntArray, num_base: int, clusters: int) -> IntArray:
     """(clusters,) another number for each cluster: 0 to ``num_base`` - 1 for those that agree best with base classes.
 

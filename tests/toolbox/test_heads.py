@@ -27,7 +27,7 @@ LAWS = {
     "supref": {"classifier": "linear"},
     "orca": {"classifier": "unit"},
     "kmeans": {},
-    "rsplus": {"classifier": "linear"},
+    "rsplus": {},
     "crncd": {"base": "one", "objective.simgcd.classifier": "linear"},
     "cipr": {"head.last": "linear"},
     "sptnet": {"classifier": "linear"},

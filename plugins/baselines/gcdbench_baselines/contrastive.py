@@ -11,7 +11,7 @@ from torch import Tensor
 from gcdbench import Pool, Prediction
 from gcdbench.errors import UsageError
 from gcdbench.toolbox.kmeans import semi_supervised_kmeans
-from gcdbench.toolbox.predicting import predict_by_clusters
+from gcdbench.toolbox.predicting import predict_by_clusters, without_gaps
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,13 @@ def predict_by_kmeans(
 ) -> Prediction:
     """Semi-supervised k-means over labelled and unlabelled rows; the answer for the query rows."""
     features = pool.features(embed)
-    target = torch.from_numpy(pool.target)
-    present = torch.unique(target[target >= 0])
     # A class without a labelled row has no mean to start from: the others close ranks, and it is found or it is not.
-    number = torch.full((num_base + 1,), -1)
-    number[present] = torch.arange(len(present))
+    target = torch.from_numpy(without_gaps(pool.target, num_base)[0])
 
     def cluster() -> Tensor:
         found = semi_supervised_kmeans(
             features,
-            number[target],
+            target,
             clusters,
             pool.generator(),
             restarts=config.restarts,

@@ -117,13 +117,13 @@ def test_what_cannot_be_meant_is_refused():
 
 
 def test_networks_with_a_feature_map_are_refused(cli):
-    said = cli("run", "--method", "sptnet", "--dataset", "digits", "--backbone", "resnet18", "--dry-run")
-    assert said.code == 2
+    said = cli("run", "--method", "sptnet", "--dataset", "digits", "--backbone", "resnet18", "--set", "backbone.weights=random", "--dry-run")
+    assert said.code == 2, said.stderr
     assert "train_from is 0" in said.stderr
 
 
 def test_the_cost_of_both_stages_is_shown(cli):
-    found = cli("run", "--method", "sptnet", "--dataset", "digits", "--dry-run", "--json").json()["runs"][0]
+    found = cli("run", "--method", "sptnet", "--dataset", "digits", "--dry-run", "--json").json()["plan"][0]
     assert found["epochs"] == 30
     assert 0 < found["estimated_training_seconds"] < found["seconds_per_step"] * found["steps_per_epoch"] * 30 * 1.01
 
