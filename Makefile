@@ -7,7 +7,7 @@ SOURCES := pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 MINUTES ?= 10
 CASES ?= 1000000
 
-.PHONY: help demo test test-fast test-packages test-ranks test-lowest check docs bench bench-quick torture torture-quick fuzz format weights clean
+.PHONY: help demo test test-fast test-kit test-packages test-ranks test-lowest check docs bench bench-quick torture torture-quick fuzz format weights clean
 
 # List the targets.
 help:
@@ -23,7 +23,11 @@ test: $(VENV)/installed-dev
 
 # The tests without the slow ones.
 test-fast: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m "not slow and not torture and not packages and not ranks and not clusters"
+	$(BIN)/python -m pytest -m "not slow and not torture and not packages and not ranks and not clusters and not kit"
+
+# Every check of the conformance kit on every plugin (about five minutes).
+test-kit: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m kit plugins
 
 # Build, install, run and remove real plugin packages (about a minute).
 test-packages: $(VENV)/installed-dev

@@ -33,7 +33,8 @@ def zoomed(image: Tensor, u: Numbers) -> Tensor:
     height = min(side, max(1, round(side * math.sqrt(area / aspect))))
     width = min(side, max(1, round(side * math.sqrt(area * aspect))))
     top, left = int(u[2] * (side - height + 1)), int(u[3] * (side - width + 1))
-    return tv.resized_crop(image, top, left, height, width, [side, side], BILINEAR, antialias=True)
+    crop: Tensor = tv.resized_crop(image, top, left, height, width, [side, side], BILINEAR, antialias=True)
+    return crop
 
 
 def jittered(image: Tensor, u: Numbers) -> Tensor:
@@ -41,7 +42,8 @@ def jittered(image: Tensor, u: Numbers) -> Tensor:
     image = tv.adjust_brightness(image, within(0.6, 1.4, u[0]))
     image = tv.adjust_contrast(image, within(0.6, 1.4, u[1]))
     image = tv.adjust_saturation(image, within(0.8, 1.2, u[2]))
-    return tv.adjust_hue(image, within(-0.1, 0.1, u[3]))
+    coloured: Tensor = tv.adjust_hue(image, within(-0.1, 0.1, u[3]))
+    return coloured
 
 
 def blurred(image: Tensor, u: float) -> Tensor:
@@ -49,7 +51,8 @@ def blurred(image: Tensor, u: float) -> Tensor:
     sigma = within(0.1, 2.0, u) * image.shape[-1] / 224
     width = 2 * max(1, math.ceil(3 * sigma)) + 1
     width = min(width, 2 * ((image.shape[-1] - 1) // 2) + 1)
-    return tv.gaussian_blur(image, [width, width], [sigma, sigma])
+    blurry: Tensor = tv.gaussian_blur(image, [width, width], [sigma, sigma])
+    return blurry
 
 
 def strong(image: Tensor, u: Numbers) -> Tensor:
@@ -69,12 +72,15 @@ def affine(image: Tensor, u: Numbers) -> Tensor:
     side = image.shape[-1]
     shift = [round(within(-0.1, 0.1, u[1]) * side), round(within(-0.1, 0.1, u[2]) * side)]
     angle, shear = within(-45, 45, u[0]), within(-15, 15, u[3])
-    return tv.affine(image, angle, shift, within(0.7, 0.875, u[4]), [shear, 0.0], BILINEAR)
+    turned: Tensor = tv.affine(image, angle, shift, within(0.7, 0.875, u[4]), [shear, 0.0], BILINEAR)
+    return turned
 
 
 def _moved(image: Tensor, shear: tuple[float, float] = (0, 0), shift: tuple[float, float] = (0, 0)) -> Tensor:
     pixels = [round(part * image.shape[-1]) for part in shift]
-    return tv.affine(image, 0.0, pixels, 1.0, [math.degrees(math.atan(part)) for part in shear], BILINEAR)
+    angles = [math.degrees(math.atan(part)) for part in shear]
+    moved: Tensor = tv.affine(image, 0.0, pixels, 1.0, angles, BILINEAR)
+    return moved
 
 
 OPERATIONS: tuple[View, ...] = (

@@ -57,17 +57,29 @@ OWN = {
     "rsplus": "rsplus",
     "crncd": "crncd",
     "sptnet": "sptnet",
+    "infosieve": "infosieve",
+    "gpc": "gpc",
+    "dccl": "dccl",
+    "mugcd": "mugcd",
 }
+FEWER = {"cms": 6, "dccl": 5, "mugcd": 4}
+"""Methods without published numbers on all seven datasets."""
+SLIPS = {
+    *(("kmeans", "cifar100"), ("sptnet", "cub"), ("dccl", "cifar10"), ("dccl", "cifar100")),
+    *(("gpc", "cub"), ("gpc", "imagenet100"), ("gpc", "scars")),
+}
+"""Printed numbers of which one does not follow from the other two: k-means has 51.7 by them, printed as 52.0
+everywhere; GPC's are of the test set, which has another share of base rows."""
 
 
 @pytest.mark.parametrize("method", OWN)
 def test_a_plugin_ships_its_own_numbers_which_agree_with_the_tables_of_all_methods(method):
     (own,) = (r for r in TABLES[OWN[method]].rows if r.method == method and r.backbone == "dino")
-    assert len(own.cells) == (6 if method == "cms" else 7)
+    assert len(own.cells) == FEWER.get(method, 7)
     for name in ("fine-grained", "generic"):
-        (printed,) = (r for r in TABLES[name].rows if r.method == method and r.backbone == "dino")
-        for dataset, numbers in printed.cells.items():
-            assert own.cells[dataset] == numbers, (name, dataset)
+        for printed in (r for r in TABLES[name].rows if r.method == method and r.backbone == "dino"):
+            for dataset, numbers in printed.cells.items():
+                assert own.cells[dataset] == numbers, (name, dataset)
 
 
 def test_numbers_that_several_plugins_ship_are_listed_once():
@@ -87,19 +99,17 @@ def test_all_is_the_mean_of_base_and_novel_weighted_by_rows(method):
         spread = 0.15 / abs(numbers["base"] - numbers["novel"])
         # Unlabelled base rows are a third of all unlabelled ones, two thirds on CIFAR-100.
         expected = 2 / 3 if dataset == "cifar100" else 1 / 3
-        # k-means has 51.7 by the other two, printed as 52.0 everywhere; SPTNet's three numbers on CUB do not fit.
-        known_slip = (method, dataset) in (("kmeans", "cifar100"), ("sptnet", "cub"))
-        assert known_slip or abs(share - expected) < 0.03 + spread, (dataset, share)
+        assert (method, dataset) in SLIPS or abs(share - expected) < 0.03 + spread, (dataset, share)
 
 
 def test_main_tables_have_all_methods_and_both_backbones():
     dino = {row.method for _, row in published_rows(TABLES, "cub", "dino")}
     assert dino == {
-        *("kmeans", "rsplus", "uno", "orca", "crncd", "gcd", "dccl", "gpc", "simgcd", "ugcd", "cms", "infosieve"),
-        *("sptnet", "legogcd", "rlcd"),
+        *("kmeans", "rsplus", "uno", "orca", "crncd", "gcd", "dccl", "gpc", "simgcd", "mugcd", "cms", "infosieve"),
+        *("sptnet", "legogcd", "rlcd", "protogcd", "eagc"),
     }
     dinov2 = {row.method for _, row in published_rows(TABLES, "cub", "dinov2")}
-    assert dinov2 == {"simgcd", "ugcd", "cipr", "rlcd", "sptnet"}
+    assert dinov2 == {"simgcd", "mugcd", "cipr", "rlcd", "sptnet"}
     assert {row.method for _, row in published_rows(TABLES, "cifar100", "dinov2")} == {"simgcd", "cipr", "rlcd"}
     assert {row.method for _, row in published_rows(TABLES, "cifar10", "dino")} >= {"cipr", "legogcd", "kmeans"}
     assert "cms" not in {row.method for _, row in published_rows(TABLES, "cifar10", "dino")}
@@ -161,7 +171,7 @@ def test_oracle_base_is_the_pseudo_label_accuracy_of_the_main_branch():
 def test_rows_of_other_protocols_carry_a_note():
     table = TABLES["fine-grained"]
     remarks = {row.method: " ".join(row.remarks("cub")) for row in table.rows if row.backbone == "dino"}
-    for method in ("gcd", "infosieve", "dccl", "gpc", "crncd", "cms", "sptnet", "rsplus", "uno", "orca", "ugcd"):
+    for method in ("gcd", "infosieve", "dccl", "gpc", "crncd", "cms", "sptnet", "rsplus", "uno", "orca", "mugcd"):
         assert remarks[method], method
     assert remarks["simgcd"] == remarks["rlcd"] == remarks["legogcd"] == ""
     assert "labelled subset" in " ".join(row("generic", "cipr dino").remarks("cifar10"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -103,11 +104,12 @@ def test_a_study_shares_runs_resumes_and_reads_branches(environment):
 
 
 def test_rows_of_methods_that_are_not_installed(environment):
-    (study,), _ = make_studies(
-        load_experiment("fine-grained"), Asked(("digits",), (0,), epochs=1), environment, Observer(), False
-    )
+    whole = load_experiment("fine-grained")
+    rows = tuple(dataclasses.replace(row, method="unheard") if row.key == "ugcd" else row for row in whole.rows)
+    experiment = dataclasses.replace(whole, rows=rows)
+    (study,), _ = make_studies(experiment, Asked(("digits",), (0,), epochs=1), environment, Observer(), False)
     reasons = {line.row.key: line.reason for line in study.lines}
-    assert reasons["ugcd"] == "ugcd is not installed."
+    assert reasons["ugcd"] == "unheard is not installed."
     assert reasons["simgcd"] == reasons["legogcd"] == reasons["rlcd"] != reasons["ugcd"]
     assert study.backbone == "digits-vit"
 

@@ -31,6 +31,12 @@ LAWS = {
     "crncd": {"base": "one", "objective.simgcd.classifier": "linear"},
     "cipr": {"head.last": "linear"},
     "sptnet": {"classifier": "linear"},
+    "infosieve": {"projection.last": "linear"},
+    "gpc": {"head.last": "linear"},
+    "dccl": {"head.last": "linear"},
+    "mugcd": {"head.last": "linear", "classifier": "linear", "teacher_classifier": "linear"},
+    "protogcd": {"classifier": "linear"},
+    "eagc": {"base.classifier": "linear", "known": "linear"},
     "uno": {
         "labelled_head": "one",
         **{f"{kind}.{i}.prototypes": "one" for kind in ("cluster_heads", "over_heads") for i in range(4)},
@@ -42,7 +48,7 @@ spread 1/√dim, `one` exact length one."""
 
 def build(name: str) -> torch.nn.Module:
     torch.manual_seed(0)
-    vit = VisionTransformer(img_size=8, patch_size=4, embed_dim=DIM, depth=1, num_heads=3, num_classes=0)
+    vit = VisionTransformer(img_size=8, patch_size=4, embed_dim=DIM, depth=2, num_heads=3, num_classes=0)
     method = registry.load("method", name)
     backbone = SplitViT(vit, method.traits.train_from)
     task = Task(BASE, CLASSES, backbone, TrainConfig(), 3, torch.Generator().manual_seed(1))

@@ -122,6 +122,7 @@ def test_gcds_presets_are_its_script():
     assert (GCDConfig().restarts, GCDConfig().iterations) == (100, 200)
 
 
+@pytest.mark.kit
 @pytest.mark.parametrize("name", ["kmeans", "gcd", "supref"])
 def test_conformance(name):
     report = run_checks(name)

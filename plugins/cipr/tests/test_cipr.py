@@ -174,6 +174,7 @@ def test_settings_that_cannot_be_meant_are_refused():
         CiPR(CiPRConfig(**SMALL, find_k=True, largest_k=2), tiny_task())
 
 
+@pytest.mark.kit
 def test_conformance():
     report = run_checks("cipr")
     assert report.ok, report.summary()

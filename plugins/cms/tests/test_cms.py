@@ -181,6 +181,7 @@ def test_settings_that_cannot_be_meant_are_refused():
             CMSConfig(**wrong)
 
 
+@pytest.mark.kit
 @pytest.mark.parametrize(("kind", "recipe"), [("method", "released"), ("method", "unknown-k"), ("k-estimator", None)])
 def test_conformance(kind, recipe):
     report = run_checks("cms", kind, recipe=recipe)

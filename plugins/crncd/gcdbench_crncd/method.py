@@ -25,6 +25,7 @@ class CRNCD(Method):
     Config: ClassVar[type] = CRNCDConfig
     recipes: ClassVar[tuple[str, ...]] = ("adapted", "uno")
     discovering: Tensor
+    old_base: Tensor
 
     def __init__(self, config: CRNCDConfig, task: Task) -> None:
         super().__init__(config, task)
@@ -71,9 +72,10 @@ class CRNCD(Method):
         c: CRNCDConfig = self.config
         if t.stage == PRETRAIN:
             cosines = self.base(self.features(batch.tokens))
-            losses = Losses()
-            losses.add("ce", cross_entropy(cosines, batch.target.repeat(2), batch.labelled.repeat(2), c.student_temp))
-            return losses
+            known = Losses()
+            known.add("ce", cross_entropy(cosines, batch.target.repeat(2), batch.labelled.repeat(2), c.student_temp))
+            return known
+        losses: Losses
         losses, cosines = self.objective(batch, t)
         with torch.no_grad():
             self.old_tail.eval()

@@ -125,6 +125,7 @@ def test_settings_that_cannot_be_meant_are_refused():
             CRNCDConfig(**wrong)
 
 
+@pytest.mark.kit
 def test_conformance():
     report = run_checks("crncd")
     assert report.ok, report.summary()

@@ -79,7 +79,7 @@ class Shares:
 
 @in_float32
 def concept_loss(features: Tensor, memory: Tensor, concept: Tensor, weight: Tensor, temperature: float) -> Tensor:
-    """Weighted mean cross entropy of rows with their concepts, over rows that have one; features are normalised here."""
+    """Weighted mean cross entropy of rows with their concepts, where they have one; features are normalised here."""
     z = F.normalize(features, dim=1)
     each = F.cross_entropy(z @ memory.T / temperature, concept.clamp(min=0), reduction="none")
     has = (concept >= 0).to(each.dtype)

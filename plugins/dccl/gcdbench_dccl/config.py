@@ -44,7 +44,9 @@ class DCCLConfig(GCDConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.neighbours < 2:
-            raise UsageError(f"method.neighbours is {self.neighbours}; it counts the row itself and must be at least 2.")
+            raise UsageError(
+                f"method.neighbours is {self.neighbours}; it counts the row itself and must be at least 2."
+            )
         if self.concept_temp <= 0:
             raise UsageError(f"method.concept_temp is {self.concept_temp}; a temperature must be positive.")
         for name in ("smallest_concept", "concept_weight_epochs"):

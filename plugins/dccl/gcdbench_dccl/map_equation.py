@@ -25,6 +25,11 @@ EFFORT = 200_000
 """Links of all searches together, each of which may end elsewhere; a large graph is searched once."""
 
 
+def _sums(place: Ints, values: Floats, count: int) -> Floats:
+    """(count,) sums of the values at each place."""
+    return np.asarray(np.bincount(place, weights=values, minlength=count), dtype=np.float64)
+
+
 def plogp(x: Floats) -> Floats:
     """x log2 x, zero at zero."""
     return np.asarray(x * np.log2(np.where(x > 0, x, 1.0)))
@@ -42,13 +47,13 @@ class Flow:
     @classmethod
     def of(cls, graph: Graph, rounds: int = 1000, tolerance: float = 1e-15) -> Flow:
         """The stationary walk."""
-        out = np.bincount(graph.source, weights=graph.weight, minlength=graph.rows)
+        out = _sums(graph.source, graph.weight, graph.rows)
         jump = out / max(out.sum(), 1e-300)
         share = graph.weight / out[graph.source]
         dead = out == 0
         visits = jump.copy()
         for _ in range(rounds):
-            moved = np.bincount(graph.target, weights=visits[graph.source] * share, minlength=graph.rows)
+            moved = _sums(graph.target, visits[graph.source] * share, graph.rows)
             after = STAY * moved + (1 - STAY + STAY * visits[dead].sum()) * jump
             after /= max(after.sum(), 1e-300)
             change = np.abs(after - visits).sum()
@@ -57,7 +62,7 @@ class Flow:
                 break
         link = visits[graph.source] * share
         link = link / max(link.sum(), 1e-300)
-        row = np.bincount(graph.target, weights=link, minlength=graph.rows)
+        row = _sums(graph.target, link, graph.rows)
         return cls(graph.source, graph.target, link, row)
 
     def joined(self, module: Ints) -> Flow:
@@ -67,8 +72,8 @@ class Flow:
         between = source != target
         key = source[between] * count + target[between]
         pairs, where = np.unique(key, return_inverse=True)
-        link = np.bincount(where, weights=self.link[between], minlength=len(pairs))
-        row = np.bincount(module, weights=self.row, minlength=count)
+        link = _sums(where, self.link[between], len(pairs))
+        row = _sums(module, self.row, count)
         return Flow(pairs // max(count, 1), pairs % max(count, 1), link, row)
 
 
@@ -77,10 +82,10 @@ def code_length(flow: Flow, module: Ints) -> float:
     count = int(module.max(initial=-1)) + 1
     source, target = module[flow.source], module[flow.target]
     between = source != target
-    leaves = np.bincount(source[between], weights=flow.link[between], minlength=count)
-    enters = np.bincount(target[between], weights=flow.link[between], minlength=count)
+    leaves = _sums(source[between], flow.link[between], count)
+    enters = _sums(target[between], flow.link[between], count)
     inside = module >= 0
-    within = np.bincount(module[inside], weights=flow.row[inside], minlength=count)
+    within = _sums(module[inside], flow.row[inside], count)
     total = plogp(enters.sum(keepdims=True))[0] - plogp(enters).sum() - plogp(leaves).sum()
     return float(total + plogp(leaves + within).sum() - plogp(flow.row).sum())
 
@@ -154,13 +159,13 @@ class _Modules:
         link = flow.link[apart]
         self.module: list[int] = module.tolist()
         self.row: list[float] = flow.row.tolist()
-        self.out_all = np.bincount(source, weights=link, minlength=units).tolist()
-        self.in_all = np.bincount(target, weights=link, minlength=units).tolist()
+        self.out_all = _sums(source, link, units).tolist()
+        self.in_all = _sums(target, link, units).tolist()
         self.linked: list[list[tuple[int, tuple[float, float]]]] = _both_ways(units, source, target, link)
         between = module[source] != module[target]
-        self.leaves = np.bincount(module[source[between]], weights=link[between], minlength=count).tolist()
-        self.enters = np.bincount(module[target[between]], weights=link[between], minlength=count).tolist()
-        self.within = np.bincount(module, weights=flow.row, minlength=count).tolist()
+        self.leaves = _sums(module[source[between]], link[between], count).tolist()
+        self.enters = _sums(module[target[between]], link[between], count).tolist()
+        self.within = _sums(module, flow.row, count).tolist()
         self.total = sum(self.enters)
 
     def move(self, unit: int) -> bool:
@@ -208,9 +213,7 @@ class _Modules:
         return _h(leaves + within) - _h(leaves) - _h(enters)
 
 
-def _both_ways(
-    units: int, source: Ints, target: Ints, link: Floats
-) -> list[list[tuple[int, tuple[float, float]]]]:
+def _both_ways(units: int, source: Ints, target: Ints, link: Floats) -> list[list[tuple[int, tuple[float, float]]]]:
     """For each unit its partners with the flow to and from them."""
     found: list[dict[int, tuple[float, float]]] = [{} for _ in range(units)]
     triples: Iterable[tuple[int, int, float]] = zip(source.tolist(), target.tolist(), link.tolist(), strict=True)

@@ -113,9 +113,7 @@ class DCCL(GCD):
 
     def predict(self, pool: Pool) -> Prediction:
         """Semi-supervised k-means over all rows."""
-        return predict_by_kmeans(
-            pool, cls_embedding(self.tail), self.config, self.task.num_base, self.task.num_classes
-        )
+        return predict_by_kmeans(pool, cls_embedding(self.tail), self.config, self.task.num_base, self.task.num_classes)
 
     def get_extra_state(self) -> dict[str, Any]:
         """Concepts change in number from epoch to epoch."""

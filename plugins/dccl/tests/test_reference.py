@@ -115,7 +115,7 @@ def test_contrastive_terms():
 
 
 def test_weights_stand_for_the_authors_batches():
-    """Their batches hold equally many rows of each concept. Ours are drawn otherwise; their weighted mean is the same."""
+    """Their batches hold equally many rows of each concept. Ours do not, but their weighted mean is the same."""
     g = recorded(__file__, "dccl_sampler")
     names = np.unique(g["pseudo"])
     drawn = g["pseudo"][g["drawn"]]

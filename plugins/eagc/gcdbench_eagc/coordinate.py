@@ -15,7 +15,8 @@ def known_subspace(features: Tensor, aperture: float) -> Tensor:
     z = features if features.device.type == "mps" else features.double()
     moments = z.T @ z / max(1, len(z))
     eye = torch.eye(len(moments), dtype=moments.dtype, device=moments.device)
-    return torch.linalg.solve(moments + eye / aperture**2, moments).to(features.dtype)
+    found: Tensor = torch.linalg.solve(moments + eye / aperture**2, moments)
+    return found.to(features.dtype)
 
 
 @torch.no_grad()

@@ -79,7 +79,7 @@ class AdaptedTail(nn.Module):
         cls = self.tail(tokens)[:, 0]
         if self.rules is not None and torch.is_grad_enabled():
             self.seen = cls.detach()
-            cls = Coordinated.apply(cls, self.rules)
+            cls = Coordinated.apply(cls, self.rules)  # type: ignore[no-untyped-call]
         found: Tensor = self.layer(cls).relu()[:, None]
         return found
 
@@ -148,15 +148,15 @@ class EAGC(Method):
         labelled = batch.labelled.repeat(2)
         if t.stage == REFERENCE:
             logits = self.known(self.adapted.tail(batch.tokens)[:, 0])
-            losses = Losses()
-            losses.add("ce", cross_entropy(logits, batch.target.repeat(2), labelled, c.student_temp))
-            return losses
+            known = Losses()
+            known.add("ce", cross_entropy(logits, batch.target.repeat(2), labelled, c.student_temp))
+            return known
         with torch.no_grad():
             self.reference_tail.eval()
             reference = self.reference_tail(batch.tokens)[:, 0]
         self.adapted.rules = Rules(self.subspace, self.usual.clone(), labelled, reference, c.push, c.pull)
         try:
-            losses = self.base(batch, t)
+            losses: Losses = self.base(batch, t)
         finally:
             seen, self.adapted.seen, self.adapted.rules = self.adapted.seen, None, None
         if self.training and seen is not None:

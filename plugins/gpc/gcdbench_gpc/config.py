@@ -24,7 +24,7 @@ class GPCConfig:
     warmup_epochs: int = 1
     """First epochs without prototypes."""
     find_k: bool = True
-    """Find the number of classes by splits and merges, which carry over from epoch to epoch, instead of being told it."""
+    """Find the number of classes by splits and merges, from epoch to epoch, instead of being told it."""
     start_factor: float = 1.5
     """With `find_k`: clusters of the first search, as a multiple of the base classes."""
     largest_k: int = 1000

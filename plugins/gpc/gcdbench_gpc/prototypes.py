@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -52,7 +53,7 @@ class Clustering:
 
     def of(self, cluster: int) -> Floats:
         """The rows of a cluster."""
-        return self.rows[self.labels == cluster]
+        return np.asarray(self.rows[self.labels == cluster])
 
     @property
     def novel(self) -> list[int]:
@@ -71,7 +72,8 @@ def split_and_merge(
     decisions = Decisions()
     parts: list[Floats] = []
     for cluster in found.novel:
-        accepted, gain, centres = _split(found.of(cluster), prior, lambda rows, c=cluster: halves(c, rows), coins, rules)
+        own = functools.partial(halves, cluster)
+        accepted, gain, centres = _split(found.of(cluster), prior, own, coins, rules)
         decisions.split[cluster], decisions.split_gain[cluster] = accepted, gain
         if accepted:
             parts.append(centres)
@@ -189,10 +191,12 @@ def coins_from(generator: torch.Generator) -> Iterator[float]:
         yield float(torch.rand((), generator=generator, dtype=torch.float64))
 
 
-def cluster(rows: Tensor, target: Ints, clusters: int, generator: torch.Generator, **settings: int) -> Clustering:
+def cluster(
+    rows: Tensor, target: Ints, clusters: int, generator: torch.Generator, restarts: int, iterations: int
+) -> Clustering:
     """Semi-supervised k-means; the clusters of base classes come first."""
     known = torch.from_numpy(target)
-    found = semi_supervised_kmeans(rows, known, clusters, generator, **settings)
+    found = semi_supervised_kmeans(rows, known, clusters, generator, restarts=restarts, iterations=iterations)
     labels, centres = found.labels.cpu().numpy(), found.centres.double().cpu().numpy()
     return Clustering(rows.double().cpu().numpy(), labels, centres, int(target.max(initial=-1)) + 1)
 

@@ -82,7 +82,9 @@ def test_splits_and_merges():
             np.testing.assert_array_equal([done.merge_with[c] for c in whole], g[f"{key}merge_with"])
             close(np.array([done.merge_gain[c] for c in whole]), g[f"{key}merge_H"], rtol=0, atol=2e-3)
             assert len(centres) == g[f"{key}released_count"]
-            made = prototypes(tensor(g[f"{scene}.features"]), target, torch.from_numpy(centres).float(), s["temperature"])
+            made = prototypes(
+                tensor(g[f"{scene}.features"]), target, torch.from_numpy(centres).float(), s["temperature"]
+            )
             close(made.centres, g[f"{key}prototypes"], atol=1e-5)
             close(made.density, g[f"{key}density"], atol=1e-5)
             np.testing.assert_array_equal(made.assignment.numpy(), g[f"{key}assignment"])

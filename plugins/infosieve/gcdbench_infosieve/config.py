@@ -40,8 +40,8 @@ class InfoSieveConfig:
     balanced: bool = True
     """Begin the clustering with clusters of at most as many rows as there are on average."""
     clean_balance: bool = False
-    """Balance as it seems to be meant; as released a cluster of one row always has room, one with too many labelled rows
-    frees too few, and starts leave out rows of arbitrary numbers."""
+    """Balance as it seems to be meant; as released a cluster of one row always has room, one with too many labelled
+    rows frees too few, and starts leave out rows of arbitrary numbers."""
     restarts: int = 10
     """Starts of the clustering, of which the best is taken."""
     iterations: int = 10
@@ -65,6 +65,12 @@ class InfoSieveConfig:
                 raise UsageError(f"method.{name} is {getattr(self, name)}; it must be at least 1.")
         if not 1 <= self.bits <= 52:
             raise UsageError(f"method.bits is {self.bits}; it must lie between 1 and 52.")
-        for name in ("code_layers", "code_condition_weight", "mask_condition_weight", "category_weight", "length_weight"):
+        for name in (
+            "code_layers",
+            "code_condition_weight",
+            "mask_condition_weight",
+            "category_weight",
+            "length_weight",
+        ):
             if getattr(self, name) < 0:
                 raise UsageError(f"method.{name} is {getattr(self, name)}; it must not be negative.")

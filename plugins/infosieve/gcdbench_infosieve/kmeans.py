@@ -122,13 +122,7 @@ def _squares(rows: Tensor, centres: Tensor) -> Tensor:
 
 
 def _product(rows: Tensor, centres: Tensor) -> Tensor:
-    return (
-        (rows**2)
-        .sum(1, keepdim=True)
-        .add((centres**2).sum(1))
-        .addmm(rows, centres.T, alpha=-2)
-        .clamp_(min=0)
-    )
+    return (rows**2).sum(1, keepdim=True).add((centres**2).sum(1)).addmm(rows, centres.T, alpha=-2).clamp_(min=0)
 
 
 def from_starts(rows: Rows, centres: Tensor, iterations: int, clean: bool, second_loop: bool = True) -> Found:

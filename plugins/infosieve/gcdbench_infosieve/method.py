@@ -112,5 +112,7 @@ class InfoSieve(Method):
 
     def reference_names(self) -> dict[str, str]:
         """Names in the published implementation."""
-        layers = {f"projection.mlp.{i}.{kind}": f"projection.mlp.{i}.{kind}" for i in (0, 2, 4) for kind in ("weight", "bias")}
+        layers = {
+            f"projection.mlp.{i}.{kind}": f"projection.mlp.{i}.{kind}" for i in (0, 2, 4) for kind in ("weight", "bias")
+        }
         return {**layers, "projection.last_layer.weight_v": "projection.last.weight"}

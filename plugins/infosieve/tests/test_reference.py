@@ -43,7 +43,9 @@ def test_losses_of_features():
 
 def codes_of(g, bits):
     s = json.loads(str(g["config"]))
-    weights = {n.removeprefix(f"bits{bits}.head."): tensor(v) for n, v in g.items() if n.startswith(f"bits{bits}.head.")}
+    weights = {
+        n.removeprefix(f"bits{bits}.head."): tensor(v) for n, v in g.items() if n.startswith(f"bits{bits}.head.")
+    }
     hidden, width = weights["coder.0.weight"].shape
     layers = sum(n.startswith("coder.") and n.endswith("weight") for n in weights) - 2
     head = CodeHead(width, bits, len(weights[f"categorizer.{2 * layers + 2}.bias"]), hidden, layers)
@@ -138,7 +140,11 @@ def test_a_trajectory():
     g, s = start.arrays, start.settings
     head = {f"head_{name}": width for name, width in s["projection"].items()}
     config = InfoSieveConfig(
-        smoothing=s["smoothing"], bits=s["bits"], code_hidden=s["head"]["hidden"], code_layers=s["head"]["layers"], **head
+        smoothing=s["smoothing"],
+        bits=s["bits"],
+        code_hidden=s["head"]["hidden"],
+        code_layers=s["head"]["layers"],
+        **head,
     )
     method = InfoSieve(config, start.task())
     start.load(method)

@@ -122,6 +122,7 @@ def test_settings_that_cannot_be_meant_are_refused():
             LegoGCDConfig(**wrong)
 
 
+@pytest.mark.kit
 @pytest.mark.parametrize("recipe", ["paper", "released"])
 def test_conformance(recipe):
     report = run_checks("legogcd", recipe=recipe)

@@ -96,9 +96,7 @@ class MuGCD(Method):
     def _followed(self) -> list[tuple[nn.Parameter, nn.Parameter]]:
         """Pairs of the teacher's and the student's parameters."""
         pairs = ((self.teacher_tail, self.tail), (self.teacher_classifier, self.classifier))
-        return [
-            (old, new) for teacher, student in pairs for old, new in zip(teacher.parameters(), student.parameters(), strict=True)
-        ]
+        return [pair for old, new in pairs for pair in zip(old.parameters(), new.parameters(), strict=True)]
 
     @torch.no_grad()
     def _follow(self, keep: float) -> None:
@@ -113,7 +111,8 @@ class MuGCD(Method):
         """SGD over the tail and the head that is trained in the stage."""
         head: nn.Module = self.head if stage.name == REPRESENT else self.classifier
         named = [*self.tail.named_parameters(prefix="tail"), *head.named_parameters(prefix="head")]
-        return {"main": sgd(decay_groups(((n, p) for n, p in named if p.requires_grad), self.task.train), self.task.train)}
+        trained = [(name, p) for name, p in named if p.requires_grad]
+        return {"main": sgd(decay_groups(trained, self.task.train), self.task.train)}
 
     def on_epoch_start(self, pool: Pool, t: Progress) -> None:
         """The teacher begins discovery as the student."""

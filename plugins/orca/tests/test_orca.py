@@ -123,6 +123,7 @@ def test_settings_that_cannot_be_meant_are_refused():
             ORCAConfig(**wrong)
 
 
+@pytest.mark.kit
 def test_conformance():
     report = run_checks("orca")
     assert report.ok, report.summary()

@@ -1,4 +1,4 @@
-"""ProtoGCD: SimGCD whose confident rows get hard targets, more and more of them, and whose prototypes are kept apart."""
+"""ProtoGCD: SimGCD with hard targets for confident rows, more and more of them, and prototypes that are kept apart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from gcdbench_simgcd import SimGCD, SimGCDConfig
 from torch import Tensor
 
-from gcdbench import Batch, Losses, Progress, Task
+from gcdbench import Batch, Losses, Progress
 from gcdbench.errors import UsageError
 from gcdbench.toolbox.losses import in_float32
 from gcdbench.toolbox.schedules import warm_down
@@ -77,9 +77,6 @@ class ProtoGCD(SimGCD):
 
     Config: ClassVar[type] = ProtoGCDConfig
     recipes: ClassVar[tuple[str, ...]] = ("released",)
-
-    def __init__(self, config: ProtoGCDConfig, task: Task) -> None:
-        super().__init__(config, task)
 
     def forward(self, batch: Batch, t: Progress) -> Losses:
         """SimGCD's terms with other targets, and the separation."""

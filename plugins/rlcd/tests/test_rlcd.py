@@ -366,6 +366,7 @@ def test_it_is_registered():
     assert registry.load("method", "rlcd") is RLCD
 
 
+@pytest.mark.kit
 @pytest.mark.parametrize("recipe", ["paper", "released"])
 def test_conformance(recipe):
     report = run_checks("rlcd", recipe=recipe)

@@ -87,6 +87,7 @@ def test_settings_that_cannot_be_meant_are_refused():
             RSPlusConfig(**wrong)
 
 
+@pytest.mark.kit
 def test_conformance():
     report = run_checks("rsplus")
     assert report.ok, report.summary()

@@ -98,6 +98,7 @@ def test_it_is_registered():
     assert registry.load("method", "simgcd") is SimGCD
 
 
+@pytest.mark.kit
 @pytest.mark.parametrize("recipe", ["paper"])
 def test_conformance(recipe):
     report = run_checks("simgcd", recipe=recipe)

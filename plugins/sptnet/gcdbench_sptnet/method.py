@@ -100,7 +100,7 @@ class SPTNet(SimGCD):
                 f"patches {patch}: less than half of each."
             )
         self.tail.requires_grad_(False)
-        self.tail.blocks[-1].requires_grad_(True)  # type: ignore[operator, index, union-attr]
+        self.tail.blocks[-1].requires_grad_(True)  # type: ignore[index]
         self.prompts = Prompts(side, patch, config.frame, config.border, task.generator)
         self.register_buffer("prompting", torch.zeros(()))
 
@@ -163,7 +163,8 @@ class SPTNet(SimGCD):
         return super().features(self._prompted(tokens))
 
     def _prompted(self, images: Tensor) -> Tensor:
-        return images + self.prompting.to(images.dtype) * (self.prompts(images) - images)
+        prompted: Tensor = images + self.prompting.to(images.dtype) * (self.prompts(images) - images)
+        return prompted
 
     @classmethod
     def reference_facts(cls, settings: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:

@@ -117,7 +117,8 @@ def test_what_cannot_be_meant_is_refused():
 
 
 def test_networks_with_a_feature_map_are_refused(cli):
-    said = cli("run", "--method", "sptnet", "--dataset", "digits", "--backbone", "resnet18", "--set", "backbone.weights=random", "--dry-run")
+    network = ("--backbone", "resnet18", "--set", "backbone.weights=random")
+    said = cli("run", "--method", "sptnet", "--dataset", "digits", *network, "--dry-run")
     assert said.code == 2, said.stderr
     assert "train_from is 0" in said.stderr
 
@@ -128,6 +129,7 @@ def test_the_cost_of_both_stages_is_shown(cli):
     assert 0 < found["estimated_training_seconds"] < found["seconds_per_step"] * found["steps_per_epoch"] * 30 * 1.01
 
 
+@pytest.mark.kit
 def test_conformance():
     report = run_checks("sptnet")
     assert report.ok, report.summary()

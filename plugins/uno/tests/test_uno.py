@@ -159,6 +159,7 @@ def test_settings_that_cannot_be_meant_are_refused():
             UNOConfig(**wrong)
 
 
+@pytest.mark.kit
 @pytest.mark.parametrize("recipe", ["adapted", "gcd-authors"])
 def test_conformance(recipe):
     report = run_checks("uno", recipe=recipe)
