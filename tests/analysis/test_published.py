@@ -190,10 +190,10 @@ def test_estimated_numbers_of_classes():
     assert row("estimated-k-cms", "rlcd cms").k["herbarium19"] == 666
     # The experiment files run with exactly these numbers.
     for name in ("estimated-k", "estimated-k-cms"):
-        for line in load_experiment(name).rows:
+        for line in (r for r in load_experiment(name).rows if " by " not in r.key):  # those with published numbers
             for dataset, k in row(name, line.key).k.items():
                 told = line.settings_on(dataset).get("data.k")
-                assert told == k or (line.key == "rlcd true" and told is None)
+                assert told == k or (line.key in ("rlcd true", "gpc gpc") and told is None)  # GPC finds its own
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ pytestmark = pytest.mark.usefixtures("few_digits")
 
 
 def test_several_methods_in_one_command(cli):
-    answer = cli("run", "--method", "rlcd,rlcd:released", *QUICK)
+    answer = cli("run", "--method", "rlcd:paper,rlcd:released", *QUICK)
     assert answer.code == 0, answer.stderr
     assert "[1/1] rlcd (paper), rlcd (released) on digits, seed 0, 2 lanes" in answer.stderr
     assert "rlcd (paper) on digits" in answer.stdout
     assert "rlcd (released) on digits" in answer.stdout
-    again = cli("run", "--method", "rlcd,rlcd:released", *QUICK, "--json").json()["runs"]
+    again = cli("run", "--method", "rlcd:paper,rlcd:released", *QUICK, "--json").json()["runs"]
     assert [(r["method"], r["recipe"]) for r in again] == [("rlcd", "paper"), ("rlcd", "released")]
 
 
@@ -41,7 +41,7 @@ def test_results_are_shown_before_what_failed(cli, monkeypatch):
         return original(self, pool)
 
     monkeypatch.setattr(RLCD, "predict", predict)
-    answer = cli("run", "--method", "rlcd,rlcd:released", *QUICK)
+    answer = cli("run", "--method", "rlcd:paper,rlcd:released", *QUICK)
     assert answer.code == 5
     assert "rlcd (paper) on digits" in answer.stdout
     assert "rlcd (released), seed 0 stopped: The method 'rlcd' failed in predict" in answer.stderr
@@ -125,7 +125,7 @@ def test_the_short_help_lists_every_command_and_imports_none(gcdbench):
 
 
 def test_neutral_values_are_the_same_run_also_where_runs_are_chosen(cli):
-    assert cli("run", "--method", "rlcd,rlcd:released", *QUICK).code == 0
+    assert cli("run", "--method", "rlcd:paper,rlcd:released", *QUICK).code == 0
     for same in ("store.eval_tokens=fp32", "store.train_views=0", "train.compile=false", "eval.batch_size=7"):
         answer = cli("compare", "rlcd", "rlcd:released", *QUICK, "--set", same, "--json")
         assert answer.code == 0, answer.stderr

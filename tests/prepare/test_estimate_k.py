@@ -34,7 +34,7 @@ def max_acc(monkeypatch):
 
 def test_a_run_with_an_estimated_number(tmp_path, max_acc):
     cache = tmp_path / "cache"
-    records = start(tmp_path, "rlcd,rlcd:released", epochs=1, k="max-acc", seeds=(0, 1), cache=cache)
+    records = start(tmp_path, "rlcd:paper,rlcd:released", epochs=1, k="max-acc", seeds=(0, 1), cache=cache)
     assert len(records) == 4
     # Once for all runs, without the true number of classes or a hidden label.
     assert max_acc == [(5, 5, 400, True)]

@@ -194,7 +194,7 @@ def test_micro_batches_change_nothing_but_rounding(tmp_path):
 
 def test_lanes_share_stored_views(tmp_path):
     settings = {"store.train_views": 2}
-    shared = start(tmp_path, "rlcd,rlcd:released", settings=settings, cache=tmp_path / "cache")
+    shared = start(tmp_path, "rlcd:paper,rlcd:released", settings=settings, cache=tmp_path / "cache")
     assert [r.lanes for r in shared] == [2, 2]
     alone = start(tmp_path, "rlcd", "alone", recipe="released", settings=settings, cache=tmp_path / "cache")[0]
     assert_same(shared[1], alone)

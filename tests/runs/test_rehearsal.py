@@ -143,7 +143,7 @@ def test_a_rehearsal_that_fails_ends_its_own_lane_only(tmp_path, monkeypatch, sm
     with monkeypatch.context() as patch:
         patch.setattr(RLCD, "on_epoch_start", fail)
         with pytest.raises(PluginError, match="1 of 2 runs failed"):
-            together(tmp_path, "rlcd:released,rlcd")
+            together(tmp_path, "rlcd:released,rlcd:paper")
     kept = alone(tmp_path, "rlcd", "lanes")
     assert_equal_runs(kept, alone(tmp_path, "rlcd"))
 

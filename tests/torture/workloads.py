@@ -37,7 +37,7 @@ def quick_saves() -> None:
 
 def digits(cache: Path) -> Workload:
     """Two lanes on digits."""
-    arguments = ("run", "--method", "rlcd,rlcd:released", "--dataset", "digits", *SMALL, "--cache", str(cache))
+    arguments = ("run", "--method", "rlcd:paper,rlcd:released", "--dataset", "digits", *SMALL, "--cache", str(cache))
     return Workload("two lanes on digits", arguments, quick_saves)
 
 

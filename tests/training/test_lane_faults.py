@@ -39,7 +39,7 @@ def test_a_lane_that_fails_is_dropped_and_the_others_go_on(hook, tmp_path, monke
     with monkeypatch.context() as patch:
         patch.setattr(RLCD, hook, fail)
         with pytest.raises(PluginError, match="1 of 2 runs failed") as fault:
-            together(tmp_path, "rlcd:released,rlcd", observer=Listen())
+            together(tmp_path, "rlcd:released,rlcd:paper", observer=Listen())
     assert f"rlcd (released), seed 0: The method 'rlcd' failed in {hook}" in str(fault.value)
     assert told == [("released", f"The method 'rlcd' failed in {hook}: ZeroDivisionError: oops")]
     (survivor,) = (tmp_path / "lanes/rlcd/digits").glob("*/record.json")
@@ -66,7 +66,7 @@ def test_a_lane_that_writes_into_the_batch_is_dropped_and_the_others_see_what_th
 
     monkeypatch.setattr(RLCD, "forward", vandal)
     with pytest.raises(PluginError, match="changed the tensors of its batch in place"):
-        together(tmp_path, "rlcd:released,rlcd", epochs=1)
+        together(tmp_path, "rlcd:released,rlcd:paper", epochs=1)
     monkeypatch.setattr(RLCD, "forward", original)
     kept = start(tmp_path, "rlcd", "lanes", epochs=1, settings=SETTINGS)[0]
     assert_equal_runs(kept, alone(tmp_path, "rlcd", epochs=1))
@@ -80,7 +80,7 @@ def released(self) -> bool:
 def assert_the_other_is_whole(tmp_path, expected, settings=None):
     """The released recipe fails as expected; the paper's, in the same lanes, ends as it does alone."""
     with pytest.raises(expected[0], match="1 of 2 runs failed") as fault:
-        together(tmp_path, "rlcd:released,rlcd", epochs=1, settings=settings or {})
+        together(tmp_path, "rlcd:released,rlcd:paper", epochs=1, settings=settings or {})
     assert expected[1] in str(fault.value)
     assert "rlcd (released), seed 0" in str(fault.value)
     (survivor,) = (tmp_path / "lanes/rlcd/digits").glob("*/record.json")
@@ -173,7 +173,7 @@ def test_a_lane_that_failed_is_released(tmp_path, monkeypatch):
     monkeypatch.setattr(RLCD, "__init__", remember)
     monkeypatch.setattr(RLCD, "forward", forward)
     with pytest.raises(PluginError):
-        together(tmp_path, "rlcd:released,rlcd", epochs=1, observer=Look())
+        together(tmp_path, "rlcd:released,rlcd:paper", epochs=1, observer=Look())
     assert left == [False]
 
 
@@ -213,7 +213,7 @@ def test_what_one_lane_does_to_the_world_is_not_seen_by_others(what, tmp_path, m
             assert_the_other_is_whole(tmp_path, (PluginError, "failed in backward"))
             shared = start(tmp_path, "rlcd", "lanes", epochs=1, settings=SETTINGS)[0]
         else:
-            shared = together(tmp_path, "rlcd:released,rlcd", epochs=1)[1]
+            shared = together(tmp_path, "rlcd:released,rlcd:paper", epochs=1)[1]
         assert_equal_runs(shared, alone(tmp_path, "rlcd", epochs=1))
     assert torch.is_grad_enabled()
     assert torch.get_default_dtype() is torch.float32

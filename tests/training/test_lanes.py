@@ -36,7 +36,7 @@ def passes(monkeypatch):
 
 
 def test_lanes_equal_the_same_runs_alone_bit_for_bit(tmp_path):
-    methods = ("rlcd", "rlcd:released", "simgcd")
+    methods = ("rlcd:paper", "rlcd:released", "simgcd")
     shared = together(tmp_path, ",".join(methods))
     assert [(r.method, r.recipe) for r in shared] == [("rlcd", "paper"), ("rlcd", "released"), ("simgcd", "paper")]
     for method, record in zip(methods, shared, strict=True):
@@ -49,7 +49,7 @@ def test_lanes_share_the_trunk_passes(tmp_path, passes):
     alone(tmp_path, "rlcd", settings={"eval.every": 0})
     one = len(passes)
     passes.clear()
-    together(tmp_path, "rlcd,rlcd:released,simgcd", settings={"eval.every": 0})
+    together(tmp_path, "rlcd:paper,rlcd:released,simgcd", settings={"eval.every": 0})
     # Steps, evaluation tokens and the token's shape once for all; counting a step's operations once per run.
     assert len(passes) == one + 2
 
@@ -65,7 +65,7 @@ def test_a_method_that_draws_random_numbers_is_not_disturbed_by_others(tmp_path,
         return losses
 
     monkeypatch.setattr(RLCD, "forward", noisy)
-    shared = together(tmp_path, "rlcd,rlcd:released", epochs=1)
+    shared = together(tmp_path, "rlcd:paper,rlcd:released", epochs=1)
     assert_equal_runs(shared[1], alone(tmp_path, "rlcd:released", epochs=1))
 
 
@@ -116,7 +116,7 @@ def test_lanes_that_are_behind_catch_up_and_finished_ones_are_taken(tmp_path, pa
     with pytest.raises(KeyboardInterrupt):
         alone(tmp_path, "simgcd", "lanes", epochs=3, observer=Stop())
     stamp = (Path(finished.dir) / "record.json").stat().st_mtime_ns
-    records = together(tmp_path, "rlcd,simgcd,rlcd:released", epochs=3)
+    records = together(tmp_path, "rlcd:paper,simgcd,rlcd:released", epochs=3)
     assert (Path(finished.dir) / "record.json").stat().st_mtime_ns == stamp
     # SimGCD had one epoch: the released recipe trains that one alone, the others with it.
     shared = [json.loads(x).get("lanes", 1) for x in (Path(records[2].dir) / "metrics.jsonl").read_text().splitlines()]
@@ -175,7 +175,7 @@ def test_another_trunk_or_batch_is_another_group(tmp_path):
 
 
 def test_the_number_of_lanes_can_be_limited(tmp_path):
-    shared = together(tmp_path, "rlcd,rlcd:released,simgcd", epochs=1, lanes=2)
+    shared = together(tmp_path, "rlcd:paper,rlcd:released,simgcd", epochs=1, lanes=2)
     assert [r.lanes for r in shared] == [2, 2, 1]
     assert_equal_runs(shared[1], alone(tmp_path, "rlcd:released", epochs=1))
 

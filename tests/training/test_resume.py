@@ -136,7 +136,7 @@ def test_stored_views_go_on_in_the_middle_of_an_epoch(tmp_path, nervous):
 def test_lanes_at_different_steps_catch_up_and_share_from_there(tmp_path, monkeypatch):
     from gcdbench.backbone.vit import Trunk
 
-    both = "rlcd,rlcd:released"
+    both = "rlcd:paper,rlcd:released"
     whole = start(tmp_path, both, "whole", epochs=3)
     stopped(tmp_path, "rlcd", at=(1, 1), epochs=3)
     stopped(tmp_path, "rlcd", recipe="released", at=(1, 3), epochs=3)

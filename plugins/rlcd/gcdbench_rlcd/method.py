@@ -36,7 +36,7 @@ class RLCD(Method):
 
     Config: ClassVar[type] = RLCDConfig
     traits: ClassVar[Traits] = Traits()
-    recipes: ClassVar[tuple[str, ...]] = ("paper", "released")
+    recipes: ClassVar[tuple[str, ...]] = ("released", "paper")
 
     def __init__(self, config: RLCDConfig, task: Task) -> None:
         super().__init__(config, task)
