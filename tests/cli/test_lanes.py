@@ -23,10 +23,10 @@ def test_several_methods_in_one_command(cli):
 
 def test_several_methods_in_a_config_file(cli, tmp_path):
     (tmp_path / "both.toml").write_text(
-        '[run]\nmethod = ["rlcd", "rlcd:released"]\ndataset = "digits"\n[train]\nepochs = 1\n'
+        '[run]\nmethod = ["rlcd", "rlcd:paper"]\ndataset = "digits"\n[train]\nepochs = 1\n'
     )
     runs = cli("run", "--config", "both.toml", "--json").json()["runs"]
-    assert [r["recipe"] for r in runs] == ["paper", "released"]
+    assert [r["recipe"] for r in runs] == ["released", "paper"]
     assert len(cli("run", "--config", "both.toml", "--method", "rlcd", "--json").json()["runs"]) == 1
 
 
@@ -50,10 +50,10 @@ def test_results_are_shown_before_what_failed(cli, monkeypatch):
 
 
 def test_compare_trains_what_is_missing_in_lanes(cli):
-    answer = cli("compare", "rlcd", "rlcd:released", "--run-missing", *QUICK, "--seed", "0,1", "--json")
+    answer = cli("compare", "rlcd:paper", "rlcd:released", "--run-missing", *QUICK, "--seed", "0,1", "--json")
     assert answer.code == 0, answer.stderr
     assert answer.stderr.count(", 2 lanes") == 2
-    assert ", 2 lanes" not in cli("compare", "rlcd", "rlcd:released", "--run-missing", *QUICK, "--seed", "0,1").stderr
+    assert ", 2 lanes" not in cli("compare", "rlcd:paper", "rlcd:released", "--run-missing", *QUICK, "--seed", "0,1").stderr
 
 
 def test_a_table_is_planned_in_lanes(cli):

@@ -231,7 +231,7 @@ def test_compare_takes_the_settings_of_an_experiment(cli, recorded):
     (table,) = answer.json()["comparisons"]
     assert [row["seeds"] for row in table["rows"]] == [[0, 1], [0, 1]]
     text = cli("compare", "rlcd", "simgcd", "--experiment", "mine.toml", "--runs", recorded, "--markdown").stdout
-    assert "| rlcd (paper)" in text  # what all rows share is not in their names
+    assert "| rlcd (released)" in text  # what all rows share is not in their names
     assert "All runs have the common settings of the experiment mine.toml." in text
     other = cli("compare", "rlcd", "simgcd", "--experiment", "ablation", "--runs", recorded)
     assert other.code != 0  # no runs on its dataset

@@ -73,7 +73,7 @@ def test_lanes_and_stores_save_what_they_share(tmp_path):
 
 
 def test_rows_that_mean_the_same_run_count_once_and_evaluation_counts(tmp_path):
-    twice = cost(tmp_path, more='[[row]]\nkey = "same"\nlabel = "Same"\nmethod = "rlcd"\nrecipe = "paper"\n')
+    twice = cost(tmp_path, more='[[row]]\nkey = "same"\nlabel = "Same"\nmethod = "rlcd"\nrecipe = "released"\n')
     assert twice.places[0].runs == 6
     often = RunRequest("rlcd", "digits", seeds=(0,), epochs=5, settings={"eval.every": 2})
     assert [len(count_run(r, HERE).passes("test")) for r in (often, RunRequest("rlcd", "digits", seeds=(0,)))] == [4, 1]

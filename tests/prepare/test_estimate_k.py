@@ -47,9 +47,9 @@ def test_a_run_with_an_estimated_number(tmp_path, max_acc):
     assert one.config["data"] == {**one.config["data"], "k": None, "k_from": "max-acc"}
     assert len({r.fingerprint for r in records}) == 1
     # Another process takes it from the cache, and finds the run.
-    again = start(tmp_path, "rlcd", epochs=1, k="max-acc", seeds=(0,), cache=cache)
+    again = start(tmp_path, "rlcd", recipe="paper", epochs=1, k="max-acc", seeds=(0,), cache=cache)
     assert (again[0].run_id, len(max_acc)) == (records[0].run_id, 1)
-    given = start(tmp_path, "rlcd", epochs=1, k=one.k_estimate["k"], seeds=(0,), cache=cache)
+    given = start(tmp_path, "rlcd", recipe="paper", epochs=1, k=one.k_estimate["k"], seeds=(0,), cache=cache)
     assert given[0].run_id != one.run_id
     assert given[0].protocol["k_source"] == "given"
     assert given[0].metrics == one.metrics

@@ -182,7 +182,7 @@ def test_a_hostile_class_name_stays_text(browser, tmp_path, monkeypatch):
     write(run_page(record, Source(tmp_path / "photos")), path)
     with Opened(browser, path) as opened:
         assert opened.complaints == []
-        assert opened.page.title() == "rlcd (paper) on folder"
+        assert opened.page.title() == "rlcd (released) on folder"
         assert opened.page.locator("script").count() == 0
         assert opened.page.locator("img[onerror]").count() == 0
         opened.page.locator("details").evaluate_all("all => all.forEach(d => d.open = true)")

@@ -115,7 +115,7 @@ def test_record_and_files(tmp_path):
     }
     data = json.loads((folder / "record.json").read_text())
     assert data["seed"] == 3
-    assert data["recipe"] == "paper"
+    assert data["recipe"] == "released"
     assert data["config"]["train"]["epochs"] == 2
     assert data["sources"]["train.epochs"] == "command line"
     assert data["selected"] == {"rule": "last", "stage": "main", "epoch": 2}

@@ -144,8 +144,8 @@ def test_a_rehearsal_that_fails_ends_its_own_lane_only(tmp_path, monkeypatch, sm
         patch.setattr(RLCD, "on_epoch_start", fail)
         with pytest.raises(PluginError, match="1 of 2 runs failed"):
             together(tmp_path, "rlcd:released,rlcd:paper")
-    kept = alone(tmp_path, "rlcd", "lanes")
-    assert_equal_runs(kept, alone(tmp_path, "rlcd"))
+    kept = alone(tmp_path, "rlcd:paper", "lanes")
+    assert_equal_runs(kept, alone(tmp_path, "rlcd:paper"))
 
 
 def test_a_run_that_goes_on_is_not_rehearsed(tmp_path, monkeypatch):

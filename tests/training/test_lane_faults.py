@@ -43,9 +43,9 @@ def test_a_lane_that_fails_is_dropped_and_the_others_go_on(hook, tmp_path, monke
     assert f"rlcd (released), seed 0: The method 'rlcd' failed in {hook}" in str(fault.value)
     assert told == [("released", f"The method 'rlcd' failed in {hook}: ZeroDivisionError: oops")]
     (survivor,) = (tmp_path / "lanes/rlcd/digits").glob("*/record.json")
-    whole = alone(tmp_path, "rlcd")
+    whole = alone(tmp_path, "rlcd:paper")
     assert survivor.parent.name == whole.run_id
-    assert_equal_runs(whole, start(tmp_path, "rlcd", "lanes", settings=SETTINGS)[0])
+    assert_equal_runs(whole, start(tmp_path, "rlcd", "lanes", recipe="paper", settings=SETTINGS)[0])
     # The lane that failed resumes where it stood.
     again = alone(tmp_path, "rlcd:released", "lanes")
     assert_equal_runs(again, alone(tmp_path, "rlcd:released"))
@@ -68,8 +68,8 @@ def test_a_lane_that_writes_into_the_batch_is_dropped_and_the_others_see_what_th
     with pytest.raises(PluginError, match="changed the tensors of its batch in place"):
         together(tmp_path, "rlcd:released,rlcd:paper", epochs=1)
     monkeypatch.setattr(RLCD, "forward", original)
-    kept = start(tmp_path, "rlcd", "lanes", epochs=1, settings=SETTINGS)[0]
-    assert_equal_runs(kept, alone(tmp_path, "rlcd", epochs=1))
+    kept = start(tmp_path, "rlcd", "lanes", recipe="paper", epochs=1, settings=SETTINGS)[0]
+    assert_equal_runs(kept, alone(tmp_path, "rlcd:paper", epochs=1))
 
 
 def released(self) -> bool:
@@ -111,7 +111,7 @@ def test_whatever_a_plugin_does_ends_its_own_lane_only(hook, answer, words, tmp_
     with monkeypatch.context() as patch:
         patch.setattr(RLCD, hook, odd)
         kept = assert_the_other_is_whole(tmp_path, (PluginError, words))
-    assert kept.name == alone(tmp_path, "rlcd", epochs=1).run_id
+    assert kept.name == alone(tmp_path, "rlcd:paper", epochs=1).run_id
 
 
 @pytest.mark.parametrize("broken", ["schedule", "step"])
@@ -144,7 +144,7 @@ def test_a_directory_that_cannot_be_written_ends_its_own_lane_only(tmp_path):
     (tmp_path / "lanes/rlcd/digits").mkdir(parents=True)
     (tmp_path / "lanes/rlcd/digits" / wrong).write_text("a file")
     kept = assert_the_other_is_whole(tmp_path, (GcdbenchError, "could not write or read a file"))
-    assert kept.name == alone(tmp_path, "rlcd", epochs=1).run_id
+    assert kept.name == alone(tmp_path, "rlcd:paper", epochs=1).run_id
 
 
 def test_a_lane_that_failed_is_released(tmp_path, monkeypatch):
@@ -211,10 +211,10 @@ def test_what_one_lane_does_to_the_world_is_not_seen_by_others(what, tmp_path, m
             patch.setattr(RLCD, "forward", switch)
         if what == "switches of torch":  # the lane that turns them cannot train any more; the other must not notice
             assert_the_other_is_whole(tmp_path, (PluginError, "failed in backward"))
-            shared = start(tmp_path, "rlcd", "lanes", epochs=1, settings=SETTINGS)[0]
+            shared = start(tmp_path, "rlcd", "lanes", recipe="paper", epochs=1, settings=SETTINGS)[0]
         else:
             shared = together(tmp_path, "rlcd:released,rlcd:paper", epochs=1)[1]
-        assert_equal_runs(shared, alone(tmp_path, "rlcd", epochs=1))
+        assert_equal_runs(shared, alone(tmp_path, "rlcd:paper", epochs=1))
     assert torch.is_grad_enabled()
     assert torch.get_default_dtype() is torch.float32
 

@@ -112,7 +112,7 @@ def test_interrupted_lanes_resume_together(tmp_path):
 
 
 def test_lanes_that_are_behind_catch_up_and_finished_ones_are_taken(tmp_path, passes):
-    finished = alone(tmp_path, "rlcd", "lanes", epochs=3)
+    finished = alone(tmp_path, "rlcd:paper", "lanes", epochs=3)
     with pytest.raises(KeyboardInterrupt):
         alone(tmp_path, "simgcd", "lanes", epochs=3, observer=Stop())
     stamp = (Path(finished.dir) / "record.json").stat().st_mtime_ns
@@ -186,7 +186,7 @@ def test_an_empty_method_name_is_a_sentence(tmp_path):
 
 
 def test_two_names_of_one_run_count_once(tmp_path):
-    assert len(together(tmp_path, "rlcd,rlcd:paper", epochs=1)) == 1
+    assert len(together(tmp_path, "rlcd,rlcd:released", epochs=1)) == 1
 
 
 def test_lanes_of_earlier_processes_are_remembered(tmp_path):

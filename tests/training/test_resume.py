@@ -138,7 +138,7 @@ def test_lanes_at_different_steps_catch_up_and_share_from_there(tmp_path, monkey
 
     both = "rlcd:paper,rlcd:released"
     whole = start(tmp_path, both, "whole", epochs=3)
-    stopped(tmp_path, "rlcd", at=(1, 1), epochs=3)
+    stopped(tmp_path, "rlcd", recipe="paper", at=(1, 1), epochs=3)
     stopped(tmp_path, "rlcd", recipe="released", at=(1, 3), epochs=3)
     passes, original = [], Trunk.raw
     monkeypatch.setattr(Trunk, "raw", lambda self, x: passes.append(len(x)) or original(self, x))
