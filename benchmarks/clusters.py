@@ -43,11 +43,11 @@ def kmeans(scene: Scene) -> Iterator[Found]:
     same = abs(found.inertia - inertia) < 1e-4 * inertia and agree > 0.999
     yield Claim("k-means gives the clusters of the public shape from the same start", same, f"{100 * agree:.2f} %")
     # One restart is measured and counted ten times: all of them do the same work.
-    value, told = faster(lambda: public_kmeans(data, targets, starts[0], ITERATIONS), ours, 1, times=RESTARTS)
+    value, detail = faster(lambda: public_kmeans(data, targets, starts[0], ITERATIONS), ours, 1, times=RESTARTS)
     shape = f"{len(data):,} x {DIM}, K = {K}, {RESTARTS} restarts"
-    yield Figure(f"semi-supervised k-means, {shape}", value, 8.0, detail=told)
-    value, told = _against_scikit_learn(data)
-    yield Figure(f"k-means against scikit-learn, {shape}", value, 2.0, detail=told)
+    yield Figure(f"semi-supervised k-means, {shape}", value, 8.0, detail=detail)
+    value, detail = _against_scikit_learn(data)
+    yield Figure(f"k-means against scikit-learn, {shape}", value, 2.0, detail=detail)
     counts = tuple(len(data) // n for n in (4, 2, 1))
     costs = tuple(min(seconds(lambda n=n: ours(rows=n)) for _ in range(2)) for n in counts)  # type: ignore[misc]
     yield Growth("k-means by number of rows", counts, costs)

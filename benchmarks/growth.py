@@ -53,8 +53,8 @@ def more_images(scene: Scene) -> Iterator[Found]:
         peaks.append(found["peak"] / 1e6)
     yield Growth("epoch and evaluation by number of images", COUNTS, tuple(times))
     yield Growth("peak memory by number of images", COUNTS, tuple(peaks), unit="MB")
-    told = f"{peaks[-1]:.0f} MB against {peaks[0]:.0f} MB"
-    yield Figure("peak memory of 4x the images", peaks[-1] / peaks[0], 1.1, at_least=False, detail=told)
+    detail = f"{peaks[-1]:.0f} MB against {peaks[0]:.0f} MB"
+    yield Figure("peak memory of 4x the images", peaks[-1] / peaks[0], 1.1, at_least=False, detail=detail)
 
 
 def measure(count: int, method: str, folder: Path) -> dict[str, float]:

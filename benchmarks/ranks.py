@@ -26,8 +26,8 @@ def ranks(scene: Scene) -> Iterator[Found]:
     alone, both = (_measured(scene, count, CROPS[0]) for count in (1, 2))
     few = _measured(scene, 2, CROPS[1])
     value = alone["seconds"] / (2 * both["seconds"])
-    told = f"{alone['seconds']:.3g} s against {both['seconds']:.3g} s"
-    yield Figure("efficiency of two processes at the batch of one", value, 0.7, detail=told)
+    detail = f"{alone['seconds']:.3g} s against {both['seconds']:.3g} s"
+    yield Figure("efficiency of two processes at the batch of one", value, 0.7, detail=detail)
     same = abs(alone["total"] - both["total"]) <= 1e-4 * abs(alone["total"])
     yield Claim("two processes have the losses of one", same, f"{alone['total']:.7g}, {both['total']:.7g}")
     sent = f"{both['gathered']:,} bytes gathered, {both['averaged']:,} of gradients averaged"

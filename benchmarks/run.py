@@ -25,11 +25,11 @@ PARTS: dict[str, Callable[[Scene], Iterator[Found]]] = {
 """Benchmarks by name."""
 
 
-def run_bench(quick: bool, only: tuple[str, ...], tell: Callable[[str], None]) -> Iterator[Found]:
+def run_bench(quick: bool, only: tuple[str, ...], announce: Callable[[str], None]) -> Iterator[Found]:
     """What each benchmark finds, as it finds it."""
     with tempfile.TemporaryDirectory(prefix="gcdbench-bench-") as folder:
         scene = Scene(Path(folder), QUICK if quick else Sizes(), Subjects.read())
         for name, part in PARTS.items():
             if not only or name in only:
-                tell(name)
+                announce(name)
                 yield from part(scene)

@@ -31,7 +31,7 @@ from gcdbench.training.method_trainer import MethodTrainer
 GEOMETRY = "vit_base_patch16_224"
 CLASSES = 8
 K = 200
-"""Classes the methods are told, as on CUB."""
+"""Classes the methods know of, as on CUB."""
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,10 @@ def one_run(scene: Scene) -> Iterator[Found]:
     yield _same_step(ours.lanes[0], theirs.lanes[0], before)
     images = scene.sizes.batch
     value = few.get_total_flops() / many.get_total_flops()
-    told = f"{few.get_total_flops() / images / 1e9:.1f} against {many.get_total_flops() / images / 1e9:.1f} GFLOP"
-    yield Figure(f"operations per image and step, one {name} run", value, 0.83, at_least=False, detail=told)
-    value, told = faster(lambda: theirs.theirs(pixels), ours.ours, scene.sizes.rounds)
-    yield Figure(f"time per step, one {name} run", value, 1.15, detail=told)
+    detail = f"{few.get_total_flops() / images / 1e9:.1f} against {many.get_total_flops() / images / 1e9:.1f} GFLOP"
+    yield Figure(f"operations per image and step, one {name} run", value, 0.83, at_least=False, detail=detail)
+    value, detail = faster(lambda: theirs.theirs(pixels), ours.ours, scene.sizes.rounds)
+    yield Figure(f"time per step, one {name} run", value, 1.15, detail=detail)
     yield _waiting(ours)
 
 
@@ -83,8 +83,8 @@ def lanes(scene: Scene) -> Iterator[Found]:
     ):
         ours, theirs = Training(contexts), Training(contexts, reference=True)
         rounds = max(1, scene.sizes.rounds - len(contexts) // 8)  # many lanes are long enough to be measured once
-        value, told = faster(lambda o=theirs: o.theirs(pixels), ours.ours, rounds)  # type: ignore[misc]
-        yield Figure(name.format(len(contexts)), value, bar, detail=told)
+        value, detail = faster(lambda o=theirs: o.theirs(pixels), ours.ours, rounds)  # type: ignore[misc]
+        yield Figure(name.format(len(contexts)), value, bar, detail=detail)
     together, alone = Training(scene.rows()), Training(scene.rows()[-1:])
     together.ours()
     alone.ours()
@@ -110,8 +110,8 @@ def stored_views(scene: Scene) -> Iterator[Found]:
 
     epoch()  # the first reading compares checksums
     steps = ctx.sampler.steps
-    value, told = faster(lambda: theirs.theirs(pixels), epoch, scene.sizes.rounds, times=steps)
-    yield Figure("epoch with --train-views", value, 15.0, detail=told)
+    value, detail = faster(lambda: theirs.theirs(pixels), epoch, scene.sizes.rounds, times=steps)
+    yield Figure("epoch with --train-views", value, 15.0, detail=detail)
 
 
 def classes(scene: Scene) -> Iterator[Found]:

@@ -43,8 +43,8 @@ def evaluation(scene: Scene) -> Iterator[Found]:
     one, other = ours.method.eval().predict(pool).confidence, theirs.method.eval().predict(pixels).confidence
     same = one is not None and other is not None and bool(np.allclose(one, other, rtol=1e-3))
     yield Claim("evaluation from the store gives the confidences of the whole network", same)
-    value, told = faster(lambda: theirs.method.predict(pixels), lambda: ours.method.predict(pool), scene.sizes.rounds)
-    yield Figure("evaluation pass from the token store", value, 15.0, detail=told)
+    value, detail = faster(lambda: theirs.method.predict(pixels), lambda: ours.method.predict(pool), scene.sizes.rounds)
+    yield Figure("evaluation pass from the token store", value, 15.0, detail=detail)
 
 
 def image_store_speed(scene: Scene) -> Iterator[Found]:
@@ -69,5 +69,5 @@ def image_store_speed(scene: Scene) -> Iterator[Found]:
     ((_, centre),) = stream(packed, [ViewPlan(torch.tensor([3]))], 224, 0, CPU)
     expected = np.asarray(image.crop((left, top, left + 224, top + 224)))
     yield Claim("a packed image equals decode, resize and crop by PIL", bool((centre[0].numpy() == expected).all()))
-    value, told = faster(lambda: deque(epoch(direct), 0), lambda: deque(epoch(packed), 0), 3)
-    yield Figure("batches from the image store, 500 px JPEGs", value, 8.0, detail=f"{told}, {workers} threads")
+    value, detail = faster(lambda: deque(epoch(direct), 0), lambda: deque(epoch(packed), 0), 3)
+    yield Figure("batches from the image store, 500 px JPEGs", value, 8.0, detail=f"{detail}, {workers} threads")

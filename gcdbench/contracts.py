@@ -138,7 +138,7 @@ class Traits:
     """What the harness must know about a method before it is built."""
 
     needs_k: bool = True
-    """The method must be told the number of classes (see `Method.finds_k` where that depends on its settings)."""
+    """The method must be given the number of classes (see `Method.finds_k` where that depends on its settings)."""
     inductive: bool = True
     """A row's prediction does not depend on the other rows."""
     reads: tuple[str, ...] = ()
@@ -173,7 +173,7 @@ class TailFactory(Protocol):
 
 @dataclass(frozen=True)
 class Task:
-    """What a method is told about its job."""
+    """What a method knows of its job."""
 
     num_base: int
     """Classes with labels; targets 0..num_base-1."""
@@ -361,7 +361,7 @@ class Method(nn.Module, abc.ABC):
 
     @classmethod
     def finds_k(cls, config: Any) -> bool:
-        """Whether the method, with these settings, finds the number of classes itself and must not be told it."""
+        """Whether the method, with these settings, finds the number of classes itself and must not be given it."""
         return not cls.traits.needs_k
 
     def stages(self) -> Sequence[Stage]:

@@ -57,7 +57,7 @@ def collect(folder: Path, runs: Path) -> int:
 
 
 def _without_folders(record: dict[str, Any]) -> dict[str, Any]:
-    """Files by their names alone: where they were on some machine is nobody's business."""
+    """Files by their names alone: where they were on some machine does not matter."""
     weights = Path(record["config"]["backbone"]["weights"])
     record["config"]["backbone"]["weights"] = weights.name
     begin = "config file "

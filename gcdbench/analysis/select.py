@@ -102,23 +102,23 @@ class Selection:
 
 def select(
     records: Iterable[Record],
-    contestants: Sequence[MethodRef],
+    asked_methods: Sequence[MethodRef],
     wanted: Wanted,
     default_recipe: Callable[[str], str | None],
     all_setups: bool = False,
 ) -> list[Selection]:
-    """One selection per dataset and backbone that any contestant has runs on, sorted by name.
+    """One selection per dataset and backbone that any asked has runs on, sorted by name.
 
     ``default_recipe`` names a method's default recipe; it is asked only where runs of several recipes exist.
     """
     fitting = [r for r in records if wanted.fits(r)]
     setups = group(fitting)
-    places = sorted({(s.dataset, s.backbone) for s in setups if any(_is(c, s) for c in contestants)})
+    places = sorted({(s.dataset, s.backbone) for s in setups if any(_is(c, s) for c in asked_methods)})
     chooser = None if all_setups else lambda c, found: _prescribed(c, found, wanted, default_recipe)
     found = []
     for place in places:
         try:
-            found.append(_select(place, setups, contestants, chooser))
+            found.append(_select(place, setups, asked_methods, chooser))
         except UsageError as fault:
             if wanted.datasets or len(places) == 1:
                 raise
@@ -126,25 +126,25 @@ def select(
     return found
 
 
-def _is(contestant: MethodRef, setup: Setup) -> bool:
-    return setup.method == contestant.method and contestant.recipe in (None, setup.recipe)
+def _is(asked: MethodRef, setup: Setup) -> bool:
+    return setup.method == asked.method and asked.recipe in (None, setup.recipe)
 
 
 def _select(
     place: tuple[str, str],
     setups: Sequence[Setup],
-    contestants: Sequence[MethodRef],
+    asked_methods: Sequence[MethodRef],
     chooser: Callable[[MethodRef, Sequence[Setup]], list[Setup]] | None,
 ) -> Selection:
     chosen: list[Setup] = []
     missing: list[str] = []
     others: list[Setup] = []
-    for contestant in contestants:
-        candidates = [s for s in setups if (s.dataset, s.backbone) == place and _is(contestant, s)]
+    for asked in asked_methods:
+        candidates = [s for s in setups if (s.dataset, s.backbone) == place and _is(asked, s)]
         if not candidates:
-            missing.append(str(contestant))
+            missing.append(str(asked))
             continue
-        picked = candidates if chooser is None else chooser(contestant, candidates)
+        picked = candidates if chooser is None else chooser(asked, candidates)
         chosen += [s for s in picked if s not in chosen]
         others += [s for s in candidates if s not in picked]
     everybody = [*chosen, *(s for s in others if s not in chosen)]
@@ -154,14 +154,14 @@ def _select(
 
 
 def _prescribed(
-    contestant: MethodRef,
+    asked: MethodRef,
     candidates: Sequence[Setup],
     wanted: Wanted,
     default_recipe: Callable[[str], str | None],
 ) -> list[Setup]:
     """The set-up as the recipe prescribes it, apart from what was asked for; a single one is taken as it is."""
     recipes = {s.recipe for s in candidates}
-    meant = contestant.recipe or (default_recipe(contestant.method) if len(recipes) > 1 else None)
+    meant = asked.recipe or (default_recipe(asked.method) if len(recipes) > 1 else None)
     if meant in recipes:
         candidates = [s for s in candidates if s.recipe == meant]
     if len(candidates) == 1:
@@ -172,6 +172,6 @@ def _prescribed(
         return [max(plain, key=lambda s: max(r.finished for r in s.records))]
     listing = "; ".join(f"{s.name} (n = {len(s.records)})" for s in candidates)
     raise UsageError(
-        f"'{contestant}' has {len(candidates)} set-ups on {candidates[0].dataset} and none of them is as its recipe "
+        f"'{asked}' has {len(candidates)} set-ups on {candidates[0].dataset} and none of them is as its recipe "
         f"prescribes: {listing}. Choose with METHOD:RECIPE or --set KEY=VALUE, or use --all-setups."
     )

@@ -118,6 +118,6 @@ _SAVED = "What a run has done is saved: the same command without --force resumes
 
 
 def _say(message: str) -> None:
-    if other_rank():  # the first rank has been told and says it
+    if other_rank():  # the first rank knows and says it
         return
     click.echo(f"Error: {plain(message)}", err=True)

@@ -24,7 +24,7 @@ class Protocol:
     evaluators: Mapping[str, int]
     """Version of each evaluator."""
     k: int | None
-    """Number of classes the method was told; None if it finds one itself."""
+    """Number of classes the method was given; None if it finds one itself."""
     k_source: str
     """`true`, `given`, `estimated` (by a K estimator) or `method`."""
     selection: str

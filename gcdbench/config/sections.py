@@ -17,7 +17,7 @@ VIEW_KINDS = ("weak", "strong", "affine", "randaugment")
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which rows are labelled and how many classes the method is told about."""
+    """Which rows are labelled and how many classes the method is given."""
 
     label_ratio: float = 0.5
     """Share of the base-class images that are labelled."""

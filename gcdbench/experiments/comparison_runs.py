@@ -23,7 +23,7 @@ DEFAULT_SEEDS = (0, 1, 2)
 
 
 def gather(
-    contestants: Sequence[MethodRef],
+    asked_methods: Sequence[MethodRef],
     wanted: Wanted,
     environment: RunEnvironment,
     observer: Observer,
@@ -39,20 +39,20 @@ def gather(
     records, _, faults = read_runs(environment.runs)
     for fault in faults:
         observer.warn(fault)
-    _check_names(contestants, records)
+    _check_names(asked_methods, records)
     if run_missing:
-        known = (MethodRef(c.method, c.recipe or default_recipe(c.method)) for c in contestants)
-        contestants = list(dict.fromkeys(known))
-        records = _train(contestants, wanted, records, environment, observer)
+        known = (MethodRef(c.method, c.recipe or default_recipe(c.method)) for c in asked_methods)
+        asked_methods = list(dict.fromkeys(known))
+        records = _train(asked_methods, wanted, records, environment, observer)
         all_setups = True  # what was just made for these methods is what is meant, however it is set up
-    found = select(records, contestants, wanted, default_recipe, all_setups)
-    _check_complete(contestants, wanted, found, records, environment.runs, alone)
+    found = select(records, asked_methods, wanted, default_recipe, all_setups)
+    _check_complete(asked_methods, wanted, found, records, environment.runs, alone)
     for selection in found:
         if selection.problem is not None:
             observer.warn(selection.problem)
     if wanted.datasets:
         return found
-    return [s for s in found if len(s.setups) > 1 or (s.setups and len(contestants) == 1)]
+    return [s for s in found if len(s.setups) > 1 or (s.setups and len(asked_methods) == 1)]
 
 
 def default_recipe(method: str) -> str | None:
@@ -64,7 +64,7 @@ def default_recipe(method: str) -> str | None:
 
 
 def _train(
-    contestants: Sequence[MethodRef],
+    asked_methods: Sequence[MethodRef],
     wanted: Wanted,
     records: Sequence[Record],
     environment: RunEnvironment,
@@ -75,17 +75,17 @@ def _train(
         raise UsageError("--run-missing needs to know where: give one or more --dataset.")
     jobs = []
     for dataset in wanted.datasets:
-        seeds = wanted.seeds or _seeds(contestants, wanted, dataset, records)
-        for contestant in contestants:
+        seeds = wanted.seeds or _seeds(asked_methods, wanted, dataset, records)
+        for asked in asked_methods:
             request = RunRequest(
-                method=contestant.method,
-                recipe=contestant.recipe,
+                method=asked.method,
+                recipe=asked.recipe,
                 dataset=dataset,
                 seeds=seeds,
                 backbone=wanted.backbone,
                 settings=wanted.settings,
             )
-            jobs.append(Job(str(contestant), request))
+            jobs.append(Job(str(asked), request))
     for job in jobs:
         resolve_request(job.request)  # a wrong key or value is reported before the first run is trained
     outcomes = run_jobs(jobs, environment, observer)
@@ -96,20 +96,20 @@ def _train(
 
 
 def _seeds(
-    contestants: Sequence[MethodRef], wanted: Wanted, dataset: str, records: Sequence[Record]
+    asked_methods: Sequence[MethodRef], wanted: Wanted, dataset: str, records: Sequence[Record]
 ) -> tuple[int, ...]:
     """Seeds that fitting runs of these methods have already; the default ones where that is less than two."""
-    asked = {(c.method, c.recipe) for c in contestants}
+    asked = {(c.method, c.recipe) for c in asked_methods}
     fits = (r for r in records if r.dataset == dataset and (r.method, r.recipe) in asked and wanted.fits(r))
     there = {r.seed for r in fits if set(r.chosen) <= set(wanted.settings)}
     return tuple(sorted(there if len(there) > 1 else there | set(DEFAULT_SEEDS)))
 
 
-def _check_names(contestants: Sequence[MethodRef], records: Sequence[Record]) -> None:
+def _check_names(asked_methods: Sequence[MethodRef], records: Sequence[Record]) -> None:
     known = {p.name for p in registry.plugins("method")} | {r.method for r in records}
-    for contestant in contestants:
-        if contestant.method not in known:
-            raise unknown("method", contestant.method, known)
+    for asked in asked_methods:
+        if asked.method not in known:
+            raise unknown("method", asked.method, known)
 
 
 def _failure(faults: Sequence[tuple[str, GcdbenchError]]) -> GcdbenchError:
@@ -119,7 +119,7 @@ def _failure(faults: Sequence[tuple[str, GcdbenchError]]) -> GcdbenchError:
 
 
 def _check_complete(
-    contestants: Sequence[MethodRef],
+    asked_methods: Sequence[MethodRef],
     wanted: Wanted,
     found: Sequence[Selection],
     records: Sequence[Record],
@@ -128,16 +128,16 @@ def _check_complete(
 ) -> None:
     """Say what is missing, what there is instead, and how to get it. ``alone``: published numbers may stand alone."""
     if not wanted.datasets:
-        if any(len(s.setups) > 1 for s in found) or (found and len(contestants) == 1):
+        if any(len(s.setups) > 1 for s in found) or (found and len(asked_methods) == 1):
             return
         raise UsageError(
             f"There is no dataset in {runs} with finished runs of at least two of "
-            f"{', '.join(map(str, contestants))} that fit. `gcdbench results` lists what there is; "
+            f"{', '.join(map(str, asked_methods))} that fit. `gcdbench results` lists what there is; "
             "--run-missing --dataset D trains what is missing."
         )
     for dataset in wanted.datasets:
         here = [s for s in found if s.dataset == dataset]
-        absent = [c for c in contestants if all(str(c) in s.missing for s in here)]
+        absent = [c for c in asked_methods if all(str(c) in s.missing for s in here)]
         if absent and not (alone and not here):
             raise UsageError(
                 f"There is no finished run of {' and '.join(map(str, absent))} on {dataset} in {runs} that fits."

@@ -11,7 +11,7 @@ from gcdbench.config.coercion import coerce
 from gcdbench.config.resolve import Layer
 from gcdbench.data.data_root import data_root
 from gcdbench.errors import UsageError
-from gcdbench.prepare.environment import RunEnvironment, StoreOptions
+from gcdbench.prepare.environment import CHECKPOINT_EVERY, MAX_LANES, RunEnvironment, StoreOptions
 from gcdbench.prepare.request import RunRequest
 from gcdbench.system.files import read_json, write_json
 from gcdbench.system.parallel.communicator import ALONE, Communicator
@@ -33,8 +33,23 @@ class JobEnvironment:
     """Processes of each run."""
     workers: int | None = None
     image_store: bool = True
-    lanes: int = 32
-    checkpoint_every: float = 300.0
+    lanes: int = MAX_LANES
+    checkpoint_every: float = CHECKPOINT_EVERY
+
+    @staticmethod
+    def of(environment: RunEnvironment, gpus: int) -> JobEnvironment:
+        """That of a run environment."""
+        return JobEnvironment(
+            runs=str(environment.runs),
+            data_root=str(environment.root),
+            cache=str(environment.store_options.root.absolute()),
+            device=environment.device,
+            gpus=gpus,
+            workers=environment.workers,
+            image_store=environment.store_options.packs,
+            lanes=environment.lanes,
+            checkpoint_every=environment.checkpoint_every,
+        )
 
     def open(self, ranks: Communicator = ALONE) -> RunEnvironment:
         """As a run environment."""

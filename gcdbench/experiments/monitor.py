@@ -75,10 +75,10 @@ def write_jobs(jobs: Sequence[SweepJob], environment: JobEnvironment, folder: Pa
 
 
 @contextmanager
-def sole(folder: Path, tell: Callable[[str], None]) -> Iterator[None]:
+def sole(folder: Path, announce: Callable[[str], None]) -> Iterator[None]:
     """One process follows a sweep at a time."""
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / ".lock", lambda who: tell(f"{who} follows this sweep already; waiting for it to end.")):
+    with locked(folder / ".lock", lambda who: announce(f"{who} follows this sweep already; waiting for it to end.")):
         yield
 
 

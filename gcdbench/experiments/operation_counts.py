@@ -69,6 +69,8 @@ class RunCount:
     """Tokens of a view, and their width."""
     trunk: int
     """Operations of the trunk for one view."""
+    view: tuple[int, ...]
+    """Shape of a view as the method gets it: its tokens, or pixels."""
     stages: list[StageCount] = field(default_factory=list)
     final: list[PoolPass] = field(default_factory=list)
     """Pools that its prediction asks for."""
@@ -121,15 +123,15 @@ def count_run(request: RunRequest, root: Path) -> RunCount:
     planned = resolve_request(request)
     config = planned.runs[0].config
     rows = min(training_rows(planned, root), config.data.images or MAX_COUNT)
-    backbone, trunk = _network(config.backbone, config.views.crop)
+    backbone, trunk, view = _network(config.backbone, config.views.crop)
     steps = max(1, rows // config.train.batch_size)
     classes = cut_base(planned.dataset_class(root).class_split(), config.data.novel_ratio)
     method = _method(planned, config, classes, backbone, steps)
     with sdpa_kernel(SDPBackend.MATH):
-        found = RunCount(config, rows, steps, (backbone.num_tokens, backbone.embed_dim), trunk)
+        found = RunCount(config, rows, steps, (backbone.num_tokens, backbone.embed_dim), trunk, view)
         with plugin_call(config.method, "stages"):
             stages = list(method.stages())
-        pool = ShapePool(rows, len(classes.base), found.tokens)
+        pool = ShapePool(rows, len(classes.base), view)
         for stage in stages:
             pool.passes.clear()
             t = Progress(stage.name, 0, stage.epochs, 0, steps, torch.Generator())
@@ -145,11 +147,13 @@ def count_run(request: RunRequest, root: Path) -> RunCount:
 
 
 @cache
-def _network(config: BackboneConfig, side: int) -> tuple[SplitBackbone, int]:
-    """A backbone's shape and the operations of its trunk for one view; many runs have the same."""
-    backbone = on_meta(config, side)
+def _network(config: BackboneConfig, side: int) -> tuple[SplitBackbone, int, tuple[int, ...]]:
+    """A backbone's shape, the operations of its trunk for one view, and what comes out; many runs have the same."""
+    backbone, shapes = on_meta(config, side), list[tuple[int, ...]]()
     with sdpa_kernel(SDPBackend.MATH):
-        return backbone, _counted(lambda: backbone.trunk.raw(torch.zeros((1, 3, side, side), device=META)))
+        image = torch.zeros((1, 3, side, side), device=META)
+        trunk = _counted(lambda: shapes.append(tuple(backbone.trunk.raw(image).shape[1:])))
+    return backbone, trunk, shapes[0]
 
 
 def _method(
@@ -167,7 +171,7 @@ def _step(method: Method, run: RunCount, stage: Stage) -> int:
     if not stage.epochs:
         return 0
     size, views = run.config.train.batch_size, run.config.views.count
-    tokens = torch.zeros((size * views, *run.tokens), device=META)
+    tokens = torch.zeros((size * views, *run.view), device=META)
     target = torch.zeros(size, dtype=torch.long, device=META)
     batch = Batch(tokens, target, torch.zeros(size, dtype=torch.bool, device=META), target, views)
     t = Progress(stage.name, stage.epochs - 1, stage.epochs, 0, run.steps, None)  # late terms have started
@@ -203,14 +207,14 @@ def _whatever_works(action: Callable[[], Any]) -> None:
 class ShapePool:
     """A pool without numbers that notes what is asked of it."""
 
-    def __init__(self, rows: int, num_base: int, tokens: tuple[int, int], part: ShapePool | None = None) -> None:
+    def __init__(self, rows: int, num_base: int, view: tuple[int, ...], part: ShapePool | None = None) -> None:
         self.index: IntArray = np.arange(rows)
         self.labelled = np.arange(rows) < rows // 4
         self.target: IntArray = np.where(self.labelled, np.arange(rows) % max(1, num_base), -1)
         self.passes: list[PoolPass] = [] if part is None else part.passes
-        self._tokens = tokens
+        self._view = view
         # About as many rows are scored as are not labelled: half of the images of half of the classes are.
-        self._queries = ShapePool(rows - rows // 4, num_base, tokens, self) if part is None else self
+        self._queries = ShapePool(rows - rows // 4, num_base, view, self) if part is None else self
 
     def __len__(self) -> int:
         return len(self.index)
@@ -234,7 +238,7 @@ class ShapePool:
         few = 8
         with FlopCounterMode(display=False) as counter:
             try:
-                out = embed(torch.zeros((few, *self._tokens), device=META))
+                out = embed(torch.zeros((few, *self._view), device=META))
             finally:  # a method that looks at numbers afterwards has passed the tail by then
                 self.passes.append(PoolPass(views, len(self), counter.get_total_flops() / few))
         return torch.empty((len(self), *out.shape[1:]), dtype=out.dtype, device=META)

@@ -76,7 +76,7 @@ class RunContext:
 
     @property
     def k(self) -> int:
-        """Number of classes the method is told; one that finds it itself knows of the base classes only."""
+        """Number of classes the method is given; one that finds it itself knows of the base classes only."""
         if self.estimated is not None:
             return self.estimated.k
         if self.config.data.k is not None:

@@ -53,7 +53,7 @@ class ProtocolFacts(TypedDict):
     scored_rows: Literal["unlabelled", "test"]
     evaluators: dict[str, int]
     k: Annotated[int | None, {"minimum": 1}]
-    """Classes the method was told; null if it found the number itself."""
+    """Number of classes the method was given; null if it found the number itself."""
     k_source: Literal["true", "given", "estimated", "method"]
     selection: str
     reads: list[str]

@@ -62,7 +62,7 @@ class RunDirectory:
         return self.path.parent / f".{self.path.name}.lock"
 
     def lock(self, wait: Wait) -> AbstractContextManager[None]:
-        """Held by the one process that works on the run; ``wait`` is told who that is, if it is another process."""
+        """Held by the one process that works on the run; ``wait`` receives who that is, if it is another process."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         return locked(self._lock_file, wait, remove=True)
 

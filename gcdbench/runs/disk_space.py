@@ -1,4 +1,4 @@
-"""How much room a run takes on the disk, and whether there is so much."""
+"""How much room a run takes on the disk, and whether there is enough."""
 
 from __future__ import annotations
 

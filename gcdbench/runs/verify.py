@@ -77,7 +77,7 @@ def verify_run(folder: Path) -> Verdict:
 
 
 def _classes(record: Record, prediction: Prediction) -> int:
-    """Classes the method was told, or found."""
+    """Number of classes the method was given, or found."""
     return record.protocol["k"] or int(prediction.cluster.max(initial=0)) + 1
 
 

@@ -187,7 +187,7 @@ class Report:
             counts.append(f"{len(self.of(SURPRISE))} passed unexpectedly")
         head = f"{self.kind} '{self.name}': {len(self.outcomes)} checks, {ran} ran: {', '.join(counts)}."
         lines = [f"  {o.status}: {o.check.name}: {o.detail}" for o in self.of(FAILED, SURPRISE, EXPECTED, SKIPPED)]
-        lines += [f"  to mend {o.check.name}: {o.check.fix}" for o in self.of(FAILED)]
+        lines += [f"  what helps {o.check.name}: {o.check.fix}" for o in self.of(FAILED)]
         return "\n".join([head, *lines])
 
     def as_dict(self) -> dict[str, Any]:

@@ -245,7 +245,7 @@ _TENSORS = ("tokens", "target", "labelled", "index")
 
 
 class _Stop(BaseException):
-    """As if the process had been told to end."""
+    """As if the process had got a signal to end."""
 
 
 def _first_batches(ctx: RunContext) -> list[Batch]:

@@ -126,7 +126,7 @@ def stop_lane(lane: Lane, fault: BaseException) -> GcdbenchError:
 
 def _worth_saving(lane: Lane, fault: BaseException) -> bool:
     whole = lane.between_steps and lane.at.step and lane.saves_within and lane.first
-    # A GPU may wait for ever for a message of a rank that is gone.
+    # A GPU may wait without end for a message of a rank that is gone.
     waits = isinstance(fault, RankLost) and lane.ctx.compute.device.type == "cuda"
     return bool(whole) and not isinstance(fault, _TAINTED) and not waits
 

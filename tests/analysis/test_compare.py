@@ -24,8 +24,8 @@ def compared(*lists):
 
 
 def choose(records, *names, recipe="paper", all_setups=False, **wanted):
-    contestants = [MethodRef.parse(n) for n in names]
-    return select(records, contestants, Wanted(**wanted), lambda _: recipe, all_setups)
+    asked_methods = [MethodRef.parse(n) for n in names]
+    return select(records, asked_methods, Wanted(**wanted), lambda _: recipe, all_setups)
 
 
 def test_means_differences_and_verdicts():

@@ -25,6 +25,8 @@ def imports(path: Path) -> Iterator[tuple[str, int]]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names if alias.name.split(".")[0] == "gcdbench")
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            yield f"a relative module ({'.' * node.level}{node.module or ''})", node.lineno
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "gcdbench":
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
@@ -69,7 +71,8 @@ def test_every_room_is_in_the_list():
 
 def test_plugins_import_what_is_public():
     wrong = []
-    for path in sorted((ROOT / "plugins").glob("*/gcdbench_*/**/*.py")):
+    templates = sorted((ROOT / "gcdbench/testing/scaffold").glob("*/package/*.py.txt"))
+    for path in [*sorted((ROOT / "plugins").glob("*/gcdbench_*/**/*.py")), *templates]:
         for target, line in imports(path):
             if target not in PUBLIC and not target.startswith("gcdbench.toolbox."):
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports {target}")

@@ -53,7 +53,10 @@ def test_compare_trains_what_is_missing_in_lanes(cli):
     answer = cli("compare", "rlcd:paper", "rlcd:released", "--run-missing", *QUICK, "--seed", "0,1", "--json")
     assert answer.code == 0, answer.stderr
     assert answer.stderr.count(", 2 lanes") == 2
-    assert ", 2 lanes" not in cli("compare", "rlcd:paper", "rlcd:released", "--run-missing", *QUICK, "--seed", "0,1").stderr
+    assert (
+        ", 2 lanes"
+        not in cli("compare", "rlcd:paper", "rlcd:released", "--run-missing", *QUICK, "--seed", "0,1").stderr
+    )
 
 
 def test_a_table_is_planned_in_lanes(cli):

@@ -170,4 +170,4 @@ def test_a_summary_counts_everything():
     first = report.summary().splitlines()[0]
     assert first.startswith(f"method 'subject': {len(checks_of('method'))} checks, ")
     assert f"{counts[SKIPPED]} skipped" in first
-    assert "to mend losses: Return gcdbench.Losses" in report.summary()
+    assert "what helps losses: Return gcdbench.Losses" in report.summary()

@@ -136,7 +136,9 @@ def _sweep(
         print_plan(planned, launcher.resources)
         # What a launcher's library prints (Ray does, of workers that died) is not the answer.
         with JobTable(err()) as table, redirect_stdout(sys.stderr):
-            jobs = write_jobs(planned.jobs, _job_place(environment, launcher.resources, JobEnvironment), folder)
+            jobs = write_jobs(
+                planned.jobs, JobEnvironment.of(environment, max(1, int(launcher.resources.gpus or 0))), folder
+            )
             follow(jobs, launcher, table.show, retries)
     return planned, jobs
 
@@ -148,20 +150,6 @@ def _planned(experiment: Experiment, asked: Asked, environment: RunEnvironment, 
 
     with Display() as display:
         return plan_sweep(experiment, asked, dataclasses.replace(environment, device="cpu"), display, retry_failed)
-
-
-def _job_place(environment: RunEnvironment, resources: Resources, kind: Any) -> Any:
-    return kind(
-        runs=str(environment.runs),
-        data_root=str(environment.root),
-        cache=str(environment.store_options.root.absolute()),
-        device=environment.device,
-        gpus=max(1, int(resources.gpus or 0)),
-        workers=environment.workers,
-        image_store=environment.store_options.packs,
-        lanes=environment.lanes,
-        checkpoint_every=environment.checkpoint_every,
-    )
 
 
 def _show(experiment: Experiment, asked: Asked, environment: RunEnvironment, fmt: str | None) -> None:

@@ -130,7 +130,7 @@ class ImageFolder(FileDataset):
         for row in range(len(self.index(part))):
             path = self.path(part, row)
             try:
-                if not_a_file(path) is not None:  # opening a pipe would wait for ever
+                if not_a_file(path) is not None:  # opening a pipe would wait without end
                     raise OSError
                 with path.open("rb") as stream:
                     size = path.stat().st_size

@@ -21,9 +21,9 @@ from gcdbench.data.images import Pixels, resized
 from gcdbench.data.splits import index_hash
 from gcdbench.data.store.resumable_writer import Growing
 from gcdbench.data.store.store_folder import (
+    Announce,
     ReadPages,
     StoreFolder,
-    Tell,
     damaged,
     read_array,
     require_size,
@@ -78,7 +78,9 @@ def estimate(dataset: Dataset, part: str, resize: int) -> int:
     return int(np.mean(sizes) * count) + count * ENTRY.itemsize
 
 
-def pack(store: StoreFolder, dataset: Dataset, part: str, resize: int, tell: Tell, tick: Tick | None = None) -> None:
+def pack(
+    store: StoreFolder, dataset: Dataset, part: str, resize: int, announce: Announce, tick: Tick | None = None
+) -> None:
     """Write the store with all cores, unless it is there."""
     count, before = len(dataset.index(part)), dataset.files_hash(part)
 
@@ -91,12 +93,15 @@ def pack(store: StoreFolder, dataset: Dataset, part: str, resize: int, tell: Tel
                 if tick is not None:
                     tick(growing.rows, count)
         if dataset.files_hash(part) != before:
-            raise DataError(f"The image files of {dataset.title} ({part}) have changed while they were packed: again.")
+            raise DataError(
+                f"The image files of {dataset.title} ({part}) have changed while they were packed. "
+                "Give the same command once more."
+            )
         pixels = growing.bytes // 3
         return {"images": count, "pixels": pixels, "index_sha256": write_array(folder / INDEX, growing.finish())}
 
     what = f"{count:,} images of {dataset.title} ({part}) at {resize} px"
-    store.build(estimate(dataset, part, resize), what, fill, tell)
+    store.build(estimate(dataset, part, resize), what, fill, announce)
 
 
 class PackedImages:

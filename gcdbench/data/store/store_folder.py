@@ -28,7 +28,7 @@ SPARE = 0.02
 HELD_BYTES = 16 << 20
 """Bytes of a memory map that are read before their pages are given back."""
 
-Tell = Callable[[str], None]
+Announce = Callable[[str], None]
 
 
 def cache_root(given: Path | None = None) -> Path:
@@ -79,7 +79,7 @@ class StoreFolder:
         """What the store says of itself; None if there is no finished one."""
         return read_description(self.path)
 
-    def build(self, size: int, what: str, fill: Callable[[Path], Mapping[str, Any]], tell: Tell) -> None:
+    def build(self, size: int, what: str, fill: Callable[[Path], Mapping[str, Any]], announce: Announce) -> None:
         """Let ``fill`` write the files and return facts about them; a store another process has made is kept.
 
         A fill that was killed may find what it had noted (`gcdbench.data.store.resumable_writer`) and continue from
@@ -88,12 +88,12 @@ class StoreFolder:
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self._lock(what, tell):
+            with self._lock(what, announce):
                 if self.description() is not None:
                     return
                 self._sweep()
                 self._require(size, what)
-                tell(f"Writing {what}, about {spoken_size(size)}, to {self.path} (once).")
+                announce(f"Writing {what}, about {spoken_size(size)}, to {self.path} (once).")
                 self._fill(what, fill)
         except OSError as fault:
             raise CannotStore(
@@ -136,10 +136,10 @@ class StoreFolder:
                 shutil.rmtree(left, ignore_errors=True)
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def _lock(self, what: str, tell: Tell) -> AbstractContextManager[None]:
+    def _lock(self, what: str, announce: Announce) -> AbstractContextManager[None]:
         """Held while building. Where the system has no such locks, the final rename alone keeps stores whole."""
         path = self.path.parent / f".{self.key}.lock"
-        return locked(path, lambda who: tell(f"{who[:1].upper()}{who[1:]} is writing {what}; waiting for it."))
+        return locked(path, lambda who: announce(f"{who[:1].upper()}{who[1:]} is writing {what}; waiting for it."))
 
 
 def read_description(path: Path) -> dict[str, Any] | None:

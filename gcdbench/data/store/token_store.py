@@ -15,9 +15,9 @@ from torch import Tensor
 from gcdbench.data.store.packed_images import Tick
 from gcdbench.data.store.resumable_writer import Growing
 from gcdbench.data.store.store_folder import (
+    Announce,
     ReadPages,
     StoreFolder,
-    Tell,
     damaged,
     read_array,
     require_size,
@@ -48,7 +48,7 @@ def write_tokens(
     what: str,
     kind: TokenKind,
     parts: Callable[[int], Iterable[Tensor]],
-    tell: Tell,
+    announce: Announce,
     tick: Tick | None = None,
 ) -> None:
     """Write tokens of one kind, unless the store is there.
@@ -73,7 +73,7 @@ def write_tokens(
         digest = write_array(folder / CHECKSUMS, growing.finish())
         return {"rows": rows, "shape": list(shape), "dtype": dtype, "checksums_sha256": digest}
 
-    store.build(token_bytes(rows, shape, dtype), what, fill, tell)
+    store.build(token_bytes(rows, shape, dtype), what, fill, announce)
 
 
 class TokenStore:

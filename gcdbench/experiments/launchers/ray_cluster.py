@@ -86,7 +86,7 @@ class RayLauncher(Launcher):
             raise GcdbenchError(f"{where}: {first}") from fault
 
     def _require_room(self) -> None:
-        """A job that no machine can ever hold would wait for ever."""
+        """A job that no machine can ever hold would wait without end."""
         wanted = {"GPU": float(self.resources.gpus or 0), "CPU": float(self.resources.cpus or 1)}
         machines = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         if not any(all(m.get(kind, 0) >= amount for kind, amount in wanted.items()) for m in machines):

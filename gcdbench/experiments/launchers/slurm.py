@@ -36,7 +36,7 @@ class SlurmConfig:
     requeues: int = 100
     """How often a job may reach its time limit and be queued again."""
     warning: int = 120
-    """Seconds before the time limit at which a job is told to save its runs."""
+    """Seconds before the time limit at which a job is asked to save its runs."""
     setup: tuple[str, ...] = ()
     """Shell lines before each job, such as `module load cuda`."""
 
@@ -50,7 +50,7 @@ class Task(Command):
     """A command as submitit calls it. What is submitted holds the command's words and nothing else."""
 
     def __call__(self) -> int:
-        """Run it; the exit code. Slurm tells this process alone that the job is cancelled: it passes that on."""
+        """Run it; the exit code. Slurm signals this process alone when the job is cancelled: it passes that on."""
         signal.signal(signal.SIGTERM, lambda *_: self.ask_to_end())
         self.start()
         return self.wait()
@@ -93,8 +93,8 @@ class SlurmLauncher(Launcher):
         least = config.warning + SAVING
         if resources.minutes is not None and config.cluster == "slurm" and 60 * resources.minutes <= least:
             raise UsageError(
-                f"--minutes is {resources.minutes}, but a job is told {config.warning} seconds before its end and may "
-                f"take {SAVING:.0f} seconds to save: give it more, or lower the launcher's setting warning."
+                f"--minutes is {resources.minutes}, but a job is asked to save {config.warning} seconds before its end "
+                f"and may take {SAVING:.0f} seconds to save: give it more, or lower the launcher's setting warning."
             )
         gpus = int(resources.gpus or 0)
         if gpus != (resources.gpus or 0):

@@ -48,7 +48,7 @@ class Communicator:
     _settled: BaseException | None = None
     """The last fault that all ranks know of."""
     messages: int = 0
-    """Tensors sent so far; ranks that have sent different numbers of them are out of step for ever."""
+    """Tensors sent so far; ranks that have sent different numbers of them stay out of step."""
 
     @property
     def first(self) -> bool:

@@ -181,7 +181,7 @@ def position_says_nothing(subject: Any) -> None:
     if not len(data.split.labelled):
         raise NotApplicable("not one row is labelled")
     if not data.split.complete:
-        raise NotApplicable("some rows have no known class, so nobody can say whether an answer is right")
+        raise NotApplicable("some rows have no known class, so it cannot be known whether an answer is right")
     num_base, classes = len(data.split.base), data.split.num_classes
     judged = 0
     for rows in ("unlabelled", "test") if with_test else ("unlabelled",):

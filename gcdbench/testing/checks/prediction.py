@@ -157,7 +157,7 @@ def unseen_rows(lab: Any) -> None:
 @check(
     "method",
     "wrong-k",
-    explains="The number of classes a method is told may be too small or too large, down to the base classes alone.",
+    explains="The number of classes a method is given may be too small or too large, down to the base classes alone.",
     fix="Take task.num_classes as it is; it is at least task.num_base and need not fit the data.",
     needs=("prediction",),
 )

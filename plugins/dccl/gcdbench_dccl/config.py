@@ -39,7 +39,7 @@ class DCCLConfig(GCDConfig):
     """After the warm-up half a cosine down to the floor; as `released` the first epoch has a rate of zero, and the
     cosine has the length of the whole training."""
     warm_start_rows: int = 20_000
-    """From so many rows on, the search for concepts begins with those of the last epoch."""
+    """From this many rows on, the search for concepts begins with those of the last epoch."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -36,7 +36,7 @@ class GPCConfig:
     accept: float = 0.1
     """Probability with which a split or merge that the test rejects is made all the same."""
     min_rows: int = 5
-    """A cluster or part of at most so many rows is never split off."""
+    """A cluster or part of at most this many rows is never split off."""
     prior_scale: float = 0.005
     """Scale of the prior covariance of a cluster."""
     restarts: int = 10

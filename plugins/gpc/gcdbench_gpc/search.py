@@ -23,7 +23,7 @@ class Search:
 
 
 def one_round(rows: Tensor, target: Ints, clusters: int, generator: torch.Generator, search: Search) -> Floats:
-    """Centres after one round that begins with so many clusters."""
+    """Centres after one round that begins with this many clusters."""
     found = cluster(rows, target, clusters, generator, restarts=search.restarts, iterations=search.iterations)
     prior = Prior(found.rows.mean(0), search.prior_scale)
     halves = by_two_means(generator, search.restarts)

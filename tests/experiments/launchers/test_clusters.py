@@ -231,7 +231,7 @@ def test_a_lost_job_of_slurm_is_told_at_once_and_once(tmp_path, monkeypatch):
 
 def test_impossible_limits_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: name)
-    with pytest.raises(UsageError, match="--minutes is 2, but a job is told 120 seconds before"):
+    with pytest.raises(UsageError, match="--minutes is 2, but a job is asked to save 120 seconds before"):
         slurm_launcher(tmp_path, minutes=2)
     with pytest.raises(UsageError, match="parallel is 0"):
         slurm_launcher(tmp_path, parallel=0)
