@@ -167,14 +167,29 @@ def _method(
 
 
 def _step(method: Method, run: RunCount, stage: Stage) -> int:
-    """Operations of a step, forward and backward."""
+    """Operations of a step, forward and backward; the mean over an epoch where steps train different things."""
     if not stage.epochs:
         return 0
+    kinds: dict[tuple[str, ...], list[int]] = {}
+    with plugin_call(run.config.method, "active"):
+        for number in range(run.steps):
+            kinds.setdefault(tuple(method.active(_last_epoch(run, stage, number)) or ()), []).append(number)
+    return (
+        sum(len(steps) * _one_step(method, run, _last_epoch(run, stage, steps[0])) for steps in kinds.values())
+        // run.steps
+    )
+
+
+def _last_epoch(run: RunCount, stage: Stage, step: int) -> Progress:
+    """When terms that begin late have begun."""
+    return Progress(stage.name, stage.epochs - 1, stage.epochs, step, run.steps, None)
+
+
+def _one_step(method: Method, run: RunCount, t: Progress) -> int:
     size, views = run.config.train.batch_size, run.config.views.count
     tokens = torch.zeros((size * views, *run.view), device=META)
     target = torch.zeros(size, dtype=torch.long, device=META)
     batch = Batch(tokens, target, torch.zeros(size, dtype=torch.bool, device=META), target, views)
-    t = Progress(stage.name, stage.epochs - 1, stage.epochs, 0, run.steps, None)  # late terms have started
     method.train()
 
     def step() -> None:

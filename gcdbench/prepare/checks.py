@@ -48,6 +48,11 @@ def check_run(asked: ResolvedRequest, config: RunConfig, data: OpenedData) -> li
             f"store.train_views is {config.store.train_views}, but a step takes {config.views.count} different views "
             "of each image: store at least that many."
         )
+    if not config.backbone.train_from and (config.store.train_views or config.store.eval_tokens != "auto"):
+        raise UsageError(
+            f"'{config.method}' trains the backbone from the pixels on (backbone.train_from=0): there are no tokens that "
+            "store.train_views or store.eval_tokens could keep. Leave them out."
+        )
     if config.store.train_views and any(kind != "weak" for kind in config.views.kinds):
         raise UsageError(
             "Stored training views are crops and mirror images only (store.train_views), but views.kinds asks for "

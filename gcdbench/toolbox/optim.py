@@ -54,13 +54,20 @@ class WarmupCosine:
         return self.floor + (initial - self.floor) * (1 + math.cos(math.pi * done)) / 2
 
 
+def fuses(parameters: Iterable[nn.Parameter], config: TrainConfig) -> bool | None:
+    """Whether an optimiser of torch may take its fused form; None leaves the choice to torch.
+
+    It is one pass over the parameters and, under loss scaling on CUDA, does not make the host wait for the overflow
+    check. On a CPU it would step in spite of an overflow; on the meta device it does not exist.
+    """
+    kinds = {p.device.type for p in parameters}
+    return kinds == {"cuda"} or (kinds == {"cpu"} and config.precision != "fp16") or None
+
+
 def sgd(groups: Iterable[dict[str, Any]], config: TrainConfig) -> Optim:
     """SGD with momentum over parameter groups, with the cosine schedule."""
     listed = list(groups)
-    # The fused form is one pass over the parameters and, under loss scaling on CUDA, does not make the host wait for
-    # the overflow check. On a CPU it would step in spite of an overflow; on the meta device it does not exist.
-    kinds = {p.device.type for group in listed for p in group["params"]}
-    fused = kinds == {"cuda"} or (kinds == {"cpu"} and config.precision != "fp16") or None
+    fused = fuses((p for group in listed for p in group["params"]), config)
     optimizer = torch.optim.SGD(listed, lr=config.lr, momentum=config.momentum, weight_decay=0.0, fused=fused)
     optimizer.register_step_pre_hook(_late_comers)
     return Optim(optimizer, CosinePerEpoch(config.lr * config.lr_floor))

@@ -103,7 +103,7 @@ class MethodTrainer:
                     optim.optimizer.zero_grad(set_to_none=True)
                 self.scaler.scale(total).backward()
             self._average()  # gradients of all ranks; nothing on one process
-            stepping = self._active(t)
+            stepping = [self.optims[name] for name in self.active(t)]
             self._set_rates((optim for optim in stepping if optim.per_step), t)
             for optim in stepping:
                 with plugin_call(self.name, "optimizer.step"):
@@ -114,15 +114,15 @@ class MethodTrainer:
             with plugin_call(self.name, "on_step_end"), torch.no_grad():
                 self.method.on_step_end(batch, t)
 
-    def _active(self, t: Progress) -> list[Optim]:
-        """The optimisers that step now."""
+    def active(self, t: Progress) -> tuple[str, ...]:
+        """Names of the optimisers that step now."""
         with plugin_call(self.name, "active"):
             active = self.method.active(t)
             strange = [name for name in active or () if name not in self.optims]
         if strange:
             known = ", ".join(self.optims)
             raise PluginError(f"active of '{self.name}' names the optimiser '{strange[0]}'; there are {known}.")
-        return [optim for name, optim in self.optims.items() if active is None or name in active]
+        return tuple(name for name in self.optims if active is None or name in active)
 
     def _average(self) -> None:
         """The gradients of all ranks: each has its own rows' part of them, and all of what comes after the read-out."""

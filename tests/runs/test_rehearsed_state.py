@@ -158,7 +158,7 @@ def test_state_dict_that_fails_at_any_call_ends_its_own_lane_only(calls, tmp_pat
         with pytest.raises(PluginError, match="1 of 2 runs failed") as fault:
             together(tmp_path, "rlcd:released,rlcd:paper", epochs=1)
     assert "failed in state_dict: ZeroDivisionError: oops" in str(fault.value)
-    assert_equal_runs(alone(tmp_path, "rlcd:paper", "lanes", epochs=1), alone(tmp_path, "rlcd", epochs=1))
+    assert_equal_runs(alone(tmp_path, "rlcd:paper", "lanes", epochs=1), alone(tmp_path, "rlcd:paper", epochs=1))
 
 
 def test_a_bank_by_row_number_is_as_long_as_the_pool(tmp_path, monkeypatch):

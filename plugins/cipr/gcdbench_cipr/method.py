@@ -15,7 +15,7 @@ from gcdbench.toolbox.heads import ContrastiveHead
 from gcdbench.toolbox.losses import info_nce, supervised_contrastive
 from gcdbench.toolbox.optim import sgd
 from gcdbench.toolbox.predicting import predict_by_clusters
-from gcdbench_cipr.class_number import class_number
+from gcdbench_cipr.class_number import SHOWN, class_number
 from gcdbench_cipr.snc import hierarchy
 
 
@@ -43,6 +43,8 @@ class CiPRConfig:
     """Directions of the head's last layer."""
     find_k: bool = False
     """Find the number of classes (from the labels of labelled rows) instead of being told it. Training needs none."""
+    shown: float = SHOWN
+    """Share of the base classes whose labels the search with `find_k` sees; the others judge it."""
     largest_k: int = 1000
     """Largest number of classes that is considered with `find_k`."""
 
@@ -52,6 +54,8 @@ class CiPRConfig:
         for name in ("pseudo_weight", "partition", "warmup_epochs", "head_lr"):
             if getattr(self, name) < 0:
                 raise UsageError(f"method.{name} is {getattr(self, name)}; it must not be negative.")
+        if not 0 <= self.shown < 1:
+            raise UsageError(f"method.shown is {self.shown}; it is a share below 1 of the base classes.")
         for name in ("head_hidden", "head_narrow", "head_out", "largest_k"):
             if getattr(self, name) < 1:
                 raise UsageError(f"method.{name} is {getattr(self, name)}; it must be at least 1.")
@@ -128,7 +132,7 @@ class CiPR(Method):
         def cut() -> Tensor:
             k = self.task.num_classes
             if c.find_k:
-                k = class_number(features, pool.target, base, base, c.largest_k).k
+                k = class_number(features, pool.target, base, (base, c.largest_k), c.shown).k
             return torch.from_numpy(hierarchy(features, pool.target).cut(k))
 
         return predict_by_clusters(pool, self.features, features, pool.once(cut).cpu().numpy(), base)

@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gcdbench import IntArray
+from gcdbench.errors import UsageError
 from gcdbench_cipr.neighbours import Links, chained, in_order, nearest_other
+
+LARGEST = 20_000
+"""Rows that are joined from each row alone, at most: similarities of all pairs are in memory (3 GB)."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,11 @@ class Hierarchy:
     def from_level(self, clusters: int) -> IntArray:
         """The last level with at least this many clusters; if there is none, each row alone."""
         enough = [level for level, count in zip(self.levels, self.counts, strict=True) if count >= clusters]
+        if not enough and len(self.target) > LARGEST:
+            raise UsageError(
+                f"CiPR's finest partition has {self.counts[0]:,} clusters, fewer than the {clusters:,} asked for; to "
+                f"join {len(self.target):,} single rows takes a table of all their pairs. Ask for fewer (--k)."
+            )
         return enough[-1] if enough else np.arange(len(self.target))
 
     def joined(self, labels: IntArray, clusters: int, distances: list[float] | None = None) -> Iterator[IntArray]:
@@ -98,19 +107,23 @@ def classes_of(labels: IntArray, target: IntArray) -> IntArray:
 
 @dataclass
 class Merging:
-    """Clusters that are joined one pair at a time. Only what a join changes is computed again: means, classes and one
-    line of similarities."""
+    """Clusters that are joined one pair at a time. A cluster keeps the number it had at the beginning, and only what a
+    join changes is computed again: sum, class, one line of similarities, and the nearest one of those that lost it."""
 
     own: IntArray
-    """Cluster of each row, by the number it had at the beginning."""
-    alive: list[int]
+    """Cluster of each row."""
+    alive: IntArray
     """Those numbers that are left, in the order of the clusters' first rows."""
     total: Tensor
-    """(left, dim) sums of the clusters' rows; a direction is all that counts."""
+    """(clusters, dim) sums of the clusters' rows; a direction is all that counts."""
     tally: NDArray[np.int64]
-    """(left, classes) labelled rows of each cluster."""
+    """(clusters, classes) labelled rows of each cluster."""
+    unit: NDArray[np.float64]
+    """(clusters, dim) directions."""
     similar: NDArray[np.float64] = field(repr=False)
-    """(left, left) cosines, minus infinity on the diagonal."""
+    """(clusters, clusters) cosines; minus infinity on the diagonal and for clusters that are gone."""
+    nearest: IntArray = field(repr=False)
+    """The most similar other cluster of each, the first among equals."""
 
     @staticmethod
     def of(features: Tensor, target: IntArray, labels: IntArray) -> Merging:
@@ -120,10 +133,10 @@ class Merging:
         total = means_of(features, labels).cpu() * torch.from_numpy(np.bincount(labels))[:, None]
         tally = np.zeros((count, max(1, int(target.max(initial=-1)) + 1)), dtype=np.int64)
         np.add.at(tally, (labels[known], target[known]), 1)
-        unit = torch.nn.functional.normalize(total, dim=1)
-        similar = (unit @ unit.T).numpy()
+        unit = torch.nn.functional.normalize(total, dim=1).numpy()
+        similar = unit @ unit.T
         np.fill_diagonal(similar, -np.inf)
-        return Merging(labels, list(range(count)), total, tally, similar)
+        return Merging(labels, np.arange(count), total, tally, unit, similar, similar.argmax(1))
 
     @property
     def count(self) -> int:
@@ -136,25 +149,31 @@ class Merging:
 
     def join(self) -> float | None:
         """Join the nearest linked pair; its distance, or None if no two clusters are linked."""
-        classes = np.where(self.tally.any(1), self.tally.argmax(1), -1)
-        nearest = self.similar.argmax(1) if self.count > 1 else np.zeros(1, dtype=np.int64)
-        links = Links.of(chained(nearest, self.total, classes), self.total)
+        alive = self.alive
+        tally, total = self.tally[alive], self.total[torch.from_numpy(alive)]
+        classes = np.where(tally.any(1), tally.argmax(1), -1)
+        nearest = np.searchsorted(alive, self.nearest[alive]) if len(alive) > 1 else np.zeros(1, dtype=np.int64)
+        links = Links.of(chained(nearest, total, classes), total)
         if not len(links.first):
             return None
         best = int(links.distance.argmin())
-        self._merge(int(links.first[best]), int(links.second[best]))
+        self._merge(int(alive[links.first[best]]), int(alive[links.second[best]]))
         return float(links.distance[best])
 
     def _merge(self, one: int, two: int) -> None:
         """The second goes into the first, which has the earlier first row."""
-        self.own[self.own == self.alive[two]] = self.alive[one]
-        del self.alive[two]
+        self.own[self.own == two] = one
+        self.alive = alive = self.alive[self.alive != two]
         self.total[one] += self.total[two]
         self.tally[one] += self.tally[two]
-        keep = np.arange(len(self.total)) != two
-        self.total, self.tally = self.total[torch.from_numpy(keep)], self.tally[keep]
-        self.similar = self.similar[keep][:, keep]
-        unit = torch.nn.functional.normalize(self.total, dim=1)
-        line = (unit @ unit[one]).numpy()
-        line[one] = -np.inf
-        self.similar[one], self.similar[:, one] = line, line
+        self.unit[one] = torch.nn.functional.normalize(self.total[one], dim=0).numpy()
+        self.similar[two], self.similar[:, two] = -np.inf, -np.inf
+        line = self.unit[alive] @ self.unit[one]
+        line[alive == one] = -np.inf
+        self.similar[one, alive], self.similar[alive, one] = line, line
+        lost = alive[np.isin(self.nearest[alive], (one, two)) | (alive == one)]
+        self.nearest[lost] = self.similar[lost].argmax(1)
+        others = alive[line > self.similar[alive, self.nearest[alive]]]
+        self.nearest[others] = one
+        level = alive[(line == self.similar[alive, self.nearest[alive]]) & (self.nearest[alive] > one) & (alive != one)]
+        self.nearest[level] = one

@@ -6,7 +6,7 @@ import torch
 from gcdbench_cipr import CiPR, CiPRConfig
 from gcdbench_cipr.class_number import class_number, scaled
 from gcdbench_cipr.neighbours import Links, chained, in_order, nearest_other
-from gcdbench_cipr.snc import hierarchy, means_of
+from gcdbench_cipr.snc import classes_of, hierarchy, means_of
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
@@ -109,13 +109,79 @@ def test_similarities_in_blocks_are_the_same(monkeypatch):
     np.testing.assert_array_equal(nearest_other(features), whole)
 
 
+def merging_by_definition(features, target, labels):
+    """Everything computed again for every join."""
+    while True:
+        labels = in_order(labels)
+        if labels.max() == 0:
+            return
+        rows, classes = means_of(features, labels), classes_of(labels, target)
+        links = Links.of(chained(nearest_other(rows), rows, classes), rows)
+        if not len(links.first):
+            return
+        best = links.distance.argmin()
+        labels = np.where(labels == links.second[best], links.first[best], labels)
+        yield in_order(labels)
+
+
+@given(scenes())
+def test_joins_are_those_of_the_definition(scene):
+    features, target = scene
+    found = hierarchy(features, target)
+    ours = list(found.joined(found.levels[0], 1))
+    for mine, expected in zip(ours, merging_by_definition(features, target, found.levels[0]), strict=True):
+        np.testing.assert_array_equal(mine, expected)
+
+
+def test_single_rows_of_a_large_set_are_refused(monkeypatch):
+    features, true = clouds(4, 30)
+    monkeypatch.setattr("gcdbench_cipr.snc.LARGEST", 50)
+    with pytest.raises(UsageError, match="finest partition"):
+        hierarchy(features, np.full(len(true), -1)).cut(len(true))
+
+
+def test_the_range_does_not_move_the_best_number():
+    features, true = clouds(12, 40, 0.4)
+    target = np.where((true < 6) & (np.arange(len(true)) % 2 == 0), true, -1)
+    free = class_number(features, target, 6, (1, 480))
+    bound = class_number(features, target, 6, (free.k - 1, free.k + 1))
+    assert bound.tried == free.tried
+    assert bound.k == free.k
+
+
+def test_the_estimator_clusters_cls_as_it_is(monkeypatch):
+    from gcdbench_cipr import NeighbourSearch
+
+    tokens = torch.randn(60, 5, 24, generator=torch.Generator().manual_seed(3))
+    seen = []
+
+    class FewRows:
+        target = np.where(np.arange(60) < 30, np.arange(60) % 3, -1)
+
+        @torch.no_grad()
+        def features(self, embed, views="test"):
+            return embed(tokens)
+
+        def once(self, action):
+            return action()
+
+    def watched(features, *arguments):
+        seen.append(features)
+        return class_number(features, *arguments)
+
+    monkeypatch.setattr("gcdbench_cipr.estimator.class_number", watched)
+    task = tiny_task()
+    assert 3 <= NeighbourSearch().estimate(FewRows(), task, 9).k <= 9
+    torch.testing.assert_close(seen[0], task.backbone.tail(norm=True).eval()(tokens)[:, 0].detach())
+
+
 def test_clear_clusters_are_found_and_counted():
     features, true = clouds(12, 40, 0.05)
     target = np.where((true < 6) & (np.arange(len(true)) % 2 == 0), true, -1)
     assert adjusted_rand_score(true, hierarchy(features, target).cut(12)) == 1
-    assert class_number(features, target, 6, 6, 100).k == 12
-    assert class_number(features, target, 6, 6, 9).k <= 9
-    assert class_number(features, target, 6, 13, 100).k >= 13
+    assert class_number(features, target, 6, (6, 100)).k == 12
+    assert class_number(features, target, 6, (6, 9)).k <= 9
+    assert class_number(features, target, 6, (13, 100)).k >= 13
 
 
 def test_scores_are_scaled_over_the_partitions():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gcdbench_cipr import CiPR, CiPRConfig
-from gcdbench_cipr.class_number import class_number
+from gcdbench_cipr.class_number import class_number, scaled
 from gcdbench_cipr.neighbours import chained, nearest_other
 from gcdbench_cipr.snc import hierarchy
 
@@ -71,15 +71,16 @@ def test_losses():
         # Ours normalises inside, so that the part of the gradient along each feature is gone.
         expected = g[f"grad.{name}"]
         expected = expected - (expected * unit).sum(-1, keepdims=True) * unit
-        close(rows.grad, expected, rtol=1e-4, atol=1e-5)
+        close(rows.grad, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_number_of_classes():
     g = recorded(__file__, "cipr_class_number")
     base = int(g["target"].max()) + 1
     features, target = tensor(g["features"]), g["target"]
-    np.testing.assert_array_equal((target >= 0) & (target < int(0.8 * base)), g["shown"])
-    found = class_number(features, target, base, 1, len(target))
+    share = json.loads(str(g["config"]))["ratio_of_classes_shown"]
+    np.testing.assert_array_equal((target >= 0) & (target < int(share * base)), g["shown"])
+    found = class_number(features, target, base, (1, len(target)), share)
     assert found.k == g["estimate"]
     assert found.between == (g["level_before"], g["level_after"])
     seen = np.where(g["shown"], target, -1)
@@ -88,6 +89,8 @@ def test_number_of_classes():
         assert scored.counts == g[f"{name}.count"].tolist()
         np.testing.assert_array_equal(scored.accuracy, g[f"{name}.accuracy"])
         close(scored.silhouette, g[f"{name}.silhouette"], atol=1e-6)
+        close(scaled(scored.silhouette), g[f"{name}.silhouette_scaled"], atol=1e-6)
+        close(scaled(scored.accuracy), g[f"{name}.accuracy_scaled"], atol=1e-6)
         close(scored.score, g[f"{name}.score"], atol=2e-6)
 
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from gcdbench_uno.heads import Prototypes
 from torch import Tensor
 
 from gcdbench import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task
-from gcdbench.toolbox.losses import cross_entropy
+from gcdbench.toolbox.losses import cross_entropy, no_autocast, wide
 from gcdbench.toolbox.predicting import predict_by_logits
 from gcdbench_crncd.config import CRNCDConfig
 from gcdbench_crncd.losses import class_relation
@@ -47,7 +48,7 @@ class CRNCD(Method):
         if stage.name == DISCOVER:
             return {"main": self.objective.optimizer()}
         trained = [p for p in (*self.objective.tail.parameters(), *self.base.parameters()) if p.requires_grad]
-        return {"main": adamw(trained, c.pretrain_lr, c.pretrain_warmup, c)}
+        return {"main": adamw(trained, c.pretrain_lr, c.pretrain_warmup, c, self.task.train)}
 
     def on_epoch_start(self, pool: Pool, t: Progress) -> None:
         """Discovery begins with a frozen copy of the first stage's model."""
@@ -80,7 +81,8 @@ class CRNCD(Method):
         with torch.no_grad():
             self.old_tail.eval()
             cls = self.old_tail(batch.tokens)[:, 0]
-            old = torch.stack(torch.nn.functional.linear(_unit(cls), self.old_base).chunk(2))
+            with no_autocast(cls):
+                old = torch.stack(F.linear(F.normalize(wide(cls), dim=1), self.old_base).chunk(2))
         kd = class_relation(cosines, old, ~batch.labelled, c.student_temp, c.kd_temp, c.detach_weight)
         losses.add("relation", kd.mean(), c.kd_weight)
         return losses
@@ -97,7 +99,7 @@ class CRNCD(Method):
         """Cosines with all classes; as long as only base classes were learnt, novel ones are out of reach."""
         cls = self.features(tokens)
         found = self.objective.logits(cls)
-        known = torch.nn.functional.pad(self.base(cls), (0, found.shape[1] - self.task.num_base), value=-1.0)
+        known = F.pad(self.base(cls), (0, found.shape[1] - self.task.num_base), value=-1.0)
         return {"main": torch.where(self.discovering, found, known.to(found.dtype))}
 
     def features(self, tokens: Tensor) -> Tensor:
@@ -108,7 +110,3 @@ class CRNCD(Method):
     def predict(self, pool: Pool) -> Prediction:
         """Argmax over all classes."""
         return predict_by_logits(pool, self.logits, self.task.num_base, self.config.student_temp)
-
-
-def _unit(x: Tensor) -> Tensor:
-    return torch.nn.functional.normalize(x.float() if x.dtype != torch.float64 else x, dim=1)

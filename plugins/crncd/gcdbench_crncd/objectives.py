@@ -11,14 +11,15 @@ from gcdbench_uno.losses import swapped_prediction
 from torch import Tensor, nn
 
 from gcdbench import Batch, Losses, Optim, Progress, Task, TrainConfig
-from gcdbench.toolbox.optim import WarmupCosine, default_optim
+from gcdbench.toolbox.optim import WarmupCosine, default_optim, fuses
 from gcdbench.toolbox.regularisers import regularise
 from gcdbench_crncd.config import CRNCDConfig
 
 
-def adamw(parameters: Iterable[nn.Parameter], lr: float, warmup: int, config: CRNCDConfig) -> Optim:
+def adamw(parameters: Iterable[nn.Parameter], lr: float, warmup: int, config: CRNCDConfig, train: TrainConfig) -> Optim:
     """AdamW as in the authors' scripts: everything is decayed, the rate warms up and falls along a cosine."""
-    optimizer = torch.optim.AdamW(parameters, lr=lr, weight_decay=config.adam_decay)
+    listed = list(parameters)
+    optimizer = torch.optim.AdamW(listed, lr=lr, weight_decay=config.adam_decay, fused=fuses(listed, train))
     return Optim(optimizer, WarmupCosine(warmup, lr * config.adam_floor))
 
 
@@ -29,11 +30,17 @@ class SimGCDObjective(nn.Module):
         super().__init__()
         self.task = task
         self.simgcd = SimGCD(config, task)
-        self.tail = self.simgcd.tail
+
+    @property
+    def tail(self) -> nn.Module:
+        """SimGCD's."""
+        return self.simgcd.tail
 
     def begin(self, prototypes: Tensor) -> None:
-        """Take over the base prototypes of the first stage."""
-        self.simgcd.classifier.weight[: len(prototypes)] = prototypes
+        """Take over the base prototypes of the first stage, as long as the others are at their start: only directions
+        count, but a longer prototype turns more slowly."""
+        weight = self.simgcd.classifier.weight
+        weight[: len(prototypes)] = prototypes * weight[len(prototypes) :].norm(dim=1).mean().nan_to_num(1.0)
 
     def forward(self, batch: Batch, t: Progress) -> tuple[Losses, Tensor]:
         """The terms, and (views, 1, rows, classes) cosines."""
@@ -93,9 +100,8 @@ class UNOObjective(nn.Module):
     def optimizer(self) -> Optim:
         """AdamW with a warm-up."""
         train: TrainConfig = self.train_config
-        return adamw(
-            (p for p in self.parameters() if p.requires_grad), train.lr, self.config.warmup_epochs, self.config
-        )
+        trained = (p for p in self.parameters() if p.requires_grad)
+        return adamw(trained, train.lr, self.config.warmup_epochs, self.config, train)
 
     def logits(self, cls: Tensor) -> Tensor:
         """Cosines of the first head."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gcdbench import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task
 from gcdbench.errors import UsageError
 from gcdbench.toolbox.heads import start_as_linear
-from gcdbench.toolbox.losses import cross_entropy
+from gcdbench.toolbox.losses import cross_entropy, no_autocast, wide
 from gcdbench.toolbox.optim import StepsPerEpoch, sgd_on
 from gcdbench.toolbox.predicting import predict_by_logits
 from gcdbench.toolbox.regularisers import RegulariserSlot, regularise
@@ -61,10 +61,10 @@ class RSPlus(Method):
         """Cross entropy of labelled rows, the pairs of the whole batch, agreement of views."""
         c: RSPlusConfig = self.config
         cls = self.features(batch.tokens)
-        logits = self.classifier(cls)
+        logits = self.classify(cls)
         first, second = logits.chunk(2)
         labelled = batch.labelled
-        pairs = alike(cls.detach().chunk(2)[0].float(), c.top)
+        pairs = alike(wide(cls.detach().chunk(2)[0]), c.top)
         if c.labelled_pairs == "label":
             pairs = known_pairs(pairs, batch.target, labelled)
         losses = Losses()
@@ -82,7 +82,13 @@ class RSPlus(Method):
 
     def logits(self, tokens: Tensor) -> dict[str, Tensor]:
         """Logits of all classes."""
-        return {"main": self.classifier(self.features(tokens))}
+        return {"main": self.classify(self.features(tokens))}
+
+    def classify(self, cls: Tensor) -> Tensor:
+        """Logits in full precision: in half of it, many of a large number of classes would tie."""
+        with no_autocast(cls):
+            found: Tensor = self.classifier(wide(cls))
+        return found
 
     def features(self, tokens: Tensor) -> Tensor:
         """CLS, whose largest numbers are compared."""

@@ -50,6 +50,27 @@ def test_a_step_of_autonovel():
         close(head.grad, g[f"grad_{name}"], rtol=1e-4)
 
 
+def test_a_step_of_incremental_autonovel():
+    """The first head has an output per class, old and new; it also learns the second head's own hard answers."""
+    g = recorded(__file__, "autonovel_step")
+    names = ("il_head1", "il_head1_bar", "head2", "head2_bar")
+    one, one_bar, two, two_bar = (tensor(g[name], grad=True) for name in names)
+    labelled, target = tensor(g["labelled"]), tensor(g["target"])
+    pairs = alike(tensor(g["features"]), int(g["topk"]))
+    old = one.shape[1] - two.shape[1]
+    answers = torch.where(labelled, -1, two.detach().argmax(1) + old)
+    taught = cross_entropy(one, answers, ~labelled, 1.0)
+    agreement = consistency(one, one_bar) + consistency(two, two_bar)
+    rest = cross_entropy(one, target, labelled, 1.0) + pair_loss(two, two_bar, pairs, ~labelled)
+    rest = rest + float(g["w"]) * agreement
+    # How much it is taught has risen along the same curve to 0.05.
+    added = 0.05 * float(g["w"]) / ramp_up(RSPlusConfig().consistency_weight, 1, 1) * taught
+    close(added, g["il_loss_ce_add"])
+    close(rest + added, g["il_loss"])
+    (rest + added).backward()
+    close(one.grad, g["il_grad_head1"], rtol=1e-4)
+
+
 def test_schedules():
     g = recorded(__file__, "autonovel_schedule")
     for name in (n for n in g if n.startswith("w_")):

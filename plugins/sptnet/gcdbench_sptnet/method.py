@@ -26,8 +26,7 @@ class SPTNetConfig(SimGCDConfig):
     """Settings of SPTNet; those of SimGCD besides, which hold for the first stage."""
 
     simgcd_epochs: int = 200
-    """Epochs of SimGCD before the prompts; `train.epochs`, `train.lr` and so on are those of the second stage and of
-    SimGCD's optimiser."""
+    """Epochs of SimGCD before the prompts; `train.epochs` is that of the second stage, `train.lr` that of the first."""
     frame: int = 30
     """Width in pixels of the prompt around the image; 0 for none."""
     border: int = 1
@@ -98,6 +97,11 @@ class SPTNet(SimGCD):
             raise UsageError(
                 f"method.frame is {config.frame} and method.border {config.border}, but images have {side} pixels and "
                 f"patches {patch}: less than half of each."
+            )
+        if 0 < task.steps_per_epoch < config.alternate_every:
+            raise UsageError(
+                f"An epoch has {task.steps_per_epoch} steps and begins with {config.alternate_every - 1} of the "
+                "prompts: the network would never be trained. Lower method.alternate_every or train.batch_size."
             )
         self.tail.requires_grad_(False)
         self.tail.blocks[-1].requires_grad_(True)  # type: ignore[index]

@@ -129,6 +129,32 @@ def test_the_cost_of_both_stages_is_shown(cli):
     assert 0 < found["estimated_training_seconds"] < found["seconds_per_step"] * found["steps_per_epoch"] * 30 * 1.01
 
 
+def test_operations_are_counted_without_data(tmp_path):
+    """Both kinds of steps: those of the prompts go back through all blocks, those of the network through the last."""
+    from gcdbench.experiments.operation_counts import count_run
+    from gcdbench.prepare.request import RunRequest
+
+    ours, simgcd = (count_run(RunRequest(name, "cub"), tmp_path) for name in ("sptnet", "simgcd"))
+    first, second = ours.stages
+    views = simgcd.config.train.batch_size * simgcd.config.views.count
+    assert first.step == pytest.approx(simgcd.stages[0].step + views * simgcd.trunk, rel=0.01)
+    assert 1.4 < second.step / first.step < 1.8  # 26 steps of 46 train prompts, at about twice the cost
+    assert ours.trunk == 0
+
+
+@pytest.mark.parametrize("option", [("--train-views", 4), ("--store-tokens", "bf16")])
+def test_pixels_are_no_tokens_that_could_be_stored(option, cli):
+    said = cli("run", "--method", "sptnet", "--dataset", "digits", *option, "--dry-run")
+    assert said.code == 2, said.stderr
+    assert "from the pixels on" in said.stderr
+
+
+def test_epochs_too_short_to_train_the_network_are_refused(cli):
+    said = cli("run", "--method", "sptnet", "--dataset", "digits", "--set", "method.alternate_every=500", "--dry-run")
+    assert said.code == 2, said.stderr
+    assert "would never be trained" in said.stderr
+
+
 @pytest.mark.kit
 def test_conformance():
     report = run_checks("sptnet")
