@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import torch
 
@@ -51,6 +52,32 @@ def kmeans(scene: Scene) -> Iterator[Found]:
     counts = tuple(len(data) // n for n in (4, 2, 1))
     costs = tuple(min(seconds(lambda n=n: ours(rows=n)) for _ in range(2)) for n in counts)  # type: ignore[misc]
     yield Growth("k-means by number of rows", counts, costs)
+
+
+def concepts(scene: Scene) -> Iterator[Found]:
+    """The graph and the search of a K estimator that finds communities, by number of rows."""
+    from gcdbench import registry
+
+    plugin = next((p for p in registry.plugins("k-estimator") if p.name == scene.subjects.communities), None)
+    if plugin is None:
+        return
+    estimator, task = plugin.load()(), SimpleNamespace(num_base=K // 2, backbone=SimpleNamespace(tail=_no_tail))
+    counts = tuple(min(scene.sizes.rows, 6000) // n for n in (4, 2, 1))
+    costs = []
+    for rows in counts:
+        data, targets = blobs(rows)
+        pool = SimpleNamespace(
+            target=targets.numpy(),
+            features=lambda embed, data=data: torch.nn.functional.normalize(data, dim=1),
+            once=lambda action: action(),
+            generator=lambda: torch.Generator().manual_seed(0),
+        )
+        costs.append(seconds(lambda pool=pool, rows=rows: estimator.estimate(pool, task, rows)))  # type: ignore[misc]
+    yield Growth(f"communities of rows ({plugin.name}), {DIM} numbers each", counts, tuple(costs))
+
+
+def _no_tail(**_: object) -> torch.nn.Module:
+    return torch.nn.Identity()
 
 
 def _against_scikit_learn(data: torch.Tensor) -> tuple[float, str]:

@@ -17,6 +17,7 @@ PARTS: dict[str, Callable[[Scene], Iterator[Found]]] = {
     "train-views": steps.stored_views,
     "images": stores.image_store_speed,
     "k-means": clusters.kmeans,
+    "concepts": clusters.concepts,
     "growth": growth.more_images,
     "classes": steps.classes,
     "ranks": ranks.ranks,

@@ -57,12 +57,13 @@ class Subjects:
 
     methods: tuple[str, str]
     experiment: str
+    communities: str
 
     @staticmethod
     def read() -> Subjects:
         """From `subjects.toml`."""
         head = read_toml(Path(__file__).with_name("subjects.toml"))["bench"]
-        return Subjects(tuple(head["methods"]), head["experiment"])
+        return Subjects(tuple(head["methods"]), head["experiment"], head["communities"])
 
 
 def write_photographs(folder: Path, count: int) -> None:

@@ -50,7 +50,7 @@ def check_run(asked: ResolvedRequest, config: RunConfig, data: OpenedData) -> li
         )
     if not config.backbone.train_from and (config.store.train_views or config.store.eval_tokens != "auto"):
         raise UsageError(
-            f"'{config.method}' trains the backbone from the pixels on (backbone.train_from=0): there are no tokens that "
+            f"'{config.method}' trains from the pixels on (backbone.train_from=0): there are no tokens that "
             "store.train_views or store.eval_tokens could keep. Leave them out."
         )
     if config.store.train_views and any(kind != "weak" for kind in config.views.kinds):

@@ -48,6 +48,12 @@ OF_METHOD = {
     "cipr": {"method.head_hidden": 16, "method.head_narrow": 8, "method.head_out": 16},
     "supref": {"method.restarts": 2},
     "uno": {"method.projector_hidden": 16, "method.projector_out": 8, "method.pretrain_epochs": 1},
+    "dccl": {"method.head_hidden": 16, "method.head_narrow": 8, "method.head_out": 16, "method.restarts": 2},
+    "gpc": {"method.head_hidden": 16, "method.head_narrow": 8, "method.head_out": 16, "method.restarts": 2},
+    "infosieve": {"method.head_hidden": 16, "method.head_narrow": 8, "method.head_out": 16, "method.code_hidden": 16},
+    "mugcd": {"method.head_hidden": 16, "method.head_narrow": 8, "method.head_out": 16, "method.represent_epochs": 1},
+    "protogcd": {"method.projector_hidden": 16, "method.projector_out": 8},
+    "eagc": {"method.projector_hidden": 16, "method.projector_out": 8, "method.reference_epochs": 1},
 }
 
 

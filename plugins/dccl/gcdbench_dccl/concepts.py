@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gcdbench.toolbox.kmeans import cluster_means
 from gcdbench.toolbox.losses import in_float32, wide
 from gcdbench_dccl.config import DCCLConfig
 from gcdbench_dccl.graph import Graph, Ints, links, nearest_rows
@@ -55,10 +56,10 @@ def without_small(concept: Ints, smallest: int) -> Ints:
 def centres(features: Tensor, concept: Tensor) -> Tensor:
     """(concepts, dim) means of the rows as they are, of length one."""
     count = int(concept.max()) + 1
-    number = torch.where(concept >= 0, concept, count)  # those without a concept are summed up and dropped
-    one_hot = F.one_hot(number, count + 1).to(features.dtype)
-    sums = one_hot.T @ features
-    return F.normalize(sums[:count] / one_hot.sum(0)[:count, None], dim=1)
+    number = torch.where(concept >= 0, concept, count)  # those without a concept have one more mean, which is dropped
+    return F.normalize(
+        cluster_means(features, number, features.new_zeros((count + 1, features.shape[1])))[:count], dim=1
+    )
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def nearest_rows(features: Tensor, count: int) -> tuple[Ints, Floats]:
         values[:, 0] = own
         number.append(found.indices)
         distance.append(1 - values)
-    return torch.cat(number).cpu().numpy(), torch.cat(distance).double().cpu().numpy()
+    return torch.cat(number).cpu().numpy(), torch.cat(distance).cpu().double().numpy()
 
 
 def links(neighbour: Ints, distance: Floats, target: Ints, smallest_similarity: float, label_rule: str) -> Graph:

@@ -93,7 +93,7 @@ def code_length(flow: Flow, module: Ints) -> float:
 def communities(flow: Flow, generator: torch.Generator, start: Ints | None = None) -> Ints:
     """(rows,) module of each row: the best of some searches, as many as take about a second."""
     if start is not None:
-        return _search(flow, _in_order(start), generator)
+        return _search(flow, _taken_apart(flow, _in_order(start), generator), generator)
     searches = max(1, min(10, EFFORT // max(1, len(flow.link))))
     found = [_search(flow, np.arange(len(flow.row)), generator) for _ in range(searches)]
     return min(found, key=lambda module: code_length(flow, module))
@@ -110,6 +110,13 @@ def _search(flow: Flow, module: Ints, generator: torch.Generator) -> Ints:
         if fewer > bits - SMALLEST_GAIN:
             return module
         module, bits = again, fewer
+
+
+def _taken_apart(flow: Flow, module: Ints, generator: torch.Generator) -> Ints:
+    """Every module settled anew from single rows, by the links within it alone: rows that should part have parted."""
+    within = module[flow.source] == module[flow.target]
+    inner = Flow(flow.source[within], flow.target[within], flow.link[within], flow.row)
+    return _in_order(_settle(inner, np.arange(len(flow.row)), generator))
 
 
 def _merged(flow: Flow, module: Ints, generator: torch.Generator) -> Ints:

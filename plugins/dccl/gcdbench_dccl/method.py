@@ -13,7 +13,8 @@ from gcdbench_baselines.gcd import GCD
 from torch import Tensor
 
 from gcdbench import Batch, Losses, Optim, Pool, Prediction, Progress, Stage, Task
-from gcdbench.toolbox.losses import info_nce, supervised_contrastive
+from gcdbench.errors import UsageError
+from gcdbench.toolbox.losses import info_nce, supervised_contrastive, wide
 from gcdbench.toolbox.optim import sgd_on
 from gcdbench.toolbox.predicting import cls_embedding
 from gcdbench_dccl.concepts import Shares, centres, concept_loss, find_concepts, moved_memory
@@ -52,6 +53,11 @@ class DCCL(GCD):
 
     def __init__(self, config: DCCLConfig, task: Task) -> None:
         super().__init__(config, task)
+        if task.train.sampler != "balanced":
+            raise UsageError(
+                f"train.sampler is '{task.train.sampler}', but DCCL weighs rows by how often the sampler "
+                "'balanced' draws them."
+            )
         self.kept: dict[str, Tensor | None] = dict.fromkeys(STATE)
         """Concept of every training row by its number, the concepts' centres, and their sizes."""
         self.shares = Shares(0, 0)
@@ -74,7 +80,7 @@ class DCCL(GCD):
         by_row = torch.full((int(pool.index.max()) + 1,), -1, dtype=torch.long, device=features.device)
         by_row[torch.from_numpy(pool.index).to(features.device)] = found
         none = not bool((found >= 0).any())
-        memory = None if none else centres(features.float(), found)
+        memory = None if none else centres(wide(features), found)
         sizes = None if none else torch.bincount(found[found >= 0])
         self.kept = {"concept": by_row, "memory": memory, "sizes": sizes}
 

@@ -5,7 +5,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from gcdbench_dccl import DCCL, DCCLConfig
-from gcdbench_dccl.concepts import Shares, concept_loss, concepts_of, find_concepts, moved_memory, without_small
+from gcdbench_dccl.concepts import (
+    Shares,
+    centres,
+    concept_loss,
+    concepts_of,
+    find_concepts,
+    moved_memory,
+    without_small,
+)
 from gcdbench_dccl.graph import Graph, links, nearest_rows
 from gcdbench_dccl.map_equation import Flow, code_length, communities
 from gcdbench_dccl.method import WarmupThenCosine
@@ -14,7 +22,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
 import gcdbench
-from gcdbench.contracts import Progress
+from gcdbench.config.sections import TrainConfig
+from gcdbench.contracts import Batch, Progress
 from gcdbench.errors import UsageError
 from gcdbench.testing import run_checks
 from tests.support.tiny import batch_of, tiny_task
@@ -104,6 +113,37 @@ def test_clear_clusters_are_concepts():
         features, np.full(len(true), -1), DCCLConfig(), torch.Generator().manual_seed(0), before=found
     )
     assert adjusted_rand_score(found, again) == 1
+
+
+@pytest.mark.parametrize("start", ["pairs of clusters", "one"])
+def test_a_warm_start_parts_what_should_be_apart(start):
+    features, true = clouds(10, 30)
+    graph = links(*nearest_rows(features, 15), np.full(len(true), -1), 0.6, "none")
+    flow = Flow.of(graph)
+    cold, warm = (
+        communities(flow, torch.Generator().manual_seed(0), begin)
+        for begin in (None, true // 2 if start == "pairs of clusters" else np.zeros(len(true), dtype=np.int64))
+    )
+    assert adjusted_rand_score(true, cold) == adjusted_rand_score(true, warm) == 1
+    assert code_length(flow, warm) == pytest.approx(code_length(flow, cold), abs=1e-9)
+
+
+def test_steps_in_double_precision():
+    method, batch = DCCL(DCCLConfig(**SMALL, smallest_concept=1), tiny_task()).double(), batch_of()
+    tokens = batch.tokens.double()
+    own = torch.arange(12) % 4
+    features = method.tail(tokens)[:12, 0].detach()
+    method.kept = {"concept": own, "memory": centres(features, own), "sizes": torch.bincount(own)}
+    method.shares = Shares(6, 6)
+    losses = method(Batch(tokens, batch.target, batch.labelled, batch.index), Progress("main", 0, 2, 0, 3))
+    assert losses["concept"].value.dtype == torch.float64
+    method.on_step_end(batch, Progress("main", 0, 2, 0, 3))
+    assert method.kept["memory"].dtype == torch.float64
+
+
+def test_other_samplers_are_refused():
+    with pytest.raises(UsageError, match="balanced"):
+        DCCL(DCCLConfig(**SMALL), tiny_task(train=TrainConfig(sampler="paired")))
 
 
 def test_labels_strengthen_links_of_their_class_only():

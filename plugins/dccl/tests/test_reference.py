@@ -36,14 +36,14 @@ def test_neighbours_links_and_weights(name):
     g, target = scene(name)
     neighbour, distance = nearest_rows(tensor(g["features"]), g["neighbour"].shape[1])
     np.testing.assert_array_equal(neighbour, g["neighbour"])
-    close(distance, g["distance"], rtol=0, atol=2e-6)
+    close(distance, g["distance"], rtol=0, atol=1e-6)
     config = DCCLConfig()
     for rule, own in RULES.items():
         found = links(neighbour, distance, target, config.smallest_similarity, own)
         mine = sorted(zip(found.source.tolist(), found.target.tolist(), found.weight.tolist(), strict=True))
         theirs = sorted(zip(*g["link"].T.tolist(), g[f"weight_{rule}"].tolist(), strict=True))
         assert [pair[:2] for pair in mine] == [pair[:2] for pair in theirs]
-        close(np.array([pair[2] for pair in mine]), np.array([pair[2] for pair in theirs]), rtol=0, atol=2e-6)
+        close(np.array([pair[2] for pair in mine]), np.array([pair[2] for pair in theirs]), rtol=0, atol=1e-6)
     alone = np.setdiff1d(np.arange(found.rows), found.source)
     np.testing.assert_array_equal(alone, np.sort(g["isolated"]))
 

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gcdbench.toolbox.losses import in_float32, masked_mean
+
 
 @torch.no_grad()
 def known_subspace(features: Tensor, aperture: float) -> Tensor:
@@ -26,6 +28,13 @@ def energy(features: Tensor, subspace: Tensor) -> Tensor:
     return ((z @ subspace) * z).sum(1) / (z * z).sum(1).clamp(min=1e-12)
 
 
+@in_float32
+def pull(features: Tensor, reference: Tensor, labelled: Tensor) -> Tensor:
+    """Half the mean squared difference of labelled rows from what the reference model makes of them."""
+    apart = (features - reference).square().mean(1)
+    return 0.5 * masked_mean(apart, labelled)
+
+
 @dataclass(frozen=True)
 class Rules:
     """What is done to the gradients of a batch, given for both views."""
@@ -34,20 +43,14 @@ class Rules:
     usual: Tensor
     """Mean energy of labelled rows."""
     labelled: Tensor
-    reference: Tensor
-    """(rows, dim) what the reference model makes of the same views."""
     push: float
     """How much of an unlabelled row's gradient in the subspace is taken away, at the most."""
-    pull: float
-    """Weight of the pull of labelled rows towards the reference model."""
 
     def gradient(self, features: Tensor, gradient: Tensor) -> Tensor:
         """The changed gradient of every row."""
         novelty = (1 - energy(features, self.subspace) / self.usual.clamp(min=1e-12)).clamp(0, 1)[:, None]
         outside = gradient - self.push * novelty * (gradient @ self.subspace.to(gradient.dtype))
-        count = self.labelled.sum().clamp(min=1) * features.shape[1]
-        pulled = gradient + self.pull * (features - self.reference) / count
-        return torch.where(self.labelled[:, None], pulled, outside).to(gradient.dtype)
+        return torch.where(self.labelled[:, None], gradient, outside).to(gradient.dtype)
 
 
 class Coordinated(torch.autograd.Function):

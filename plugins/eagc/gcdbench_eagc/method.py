@@ -17,7 +17,7 @@ from gcdbench.toolbox.heads import CosineClassifier, start_as_linear
 from gcdbench.toolbox.losses import cross_entropy
 from gcdbench.toolbox.optim import CosinePerEpoch, decay_groups, sgd
 from gcdbench.toolbox.predicting import predict_by_logits
-from gcdbench_eagc.coordinate import Coordinated, Rules, energy, known_subspace
+from gcdbench_eagc.coordinate import Coordinated, Rules, energy, known_subspace, pull
 
 REFERENCE, DISCOVER = "reference", "discover"
 
@@ -72,13 +72,13 @@ class AdaptedTail(nn.Module):
         self.rules: Rules | None = None
         """What is done to gradients, while a batch of discovery passes."""
         self.seen: Tensor | None = None
-        """CLS of that batch."""
+        """CLS of that batch, with its gradient."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(rows, 1, dim), as a tail that reads CLS."""
         cls = self.tail(tokens)[:, 0]
         if self.rules is not None and torch.is_grad_enabled():
-            self.seen = cls.detach()
+            self.seen = cls
             cls = Coordinated.apply(cls, self.rules)  # type: ignore[no-untyped-call]
         found: Tensor = self.layer(cls).relu()[:, None]
         return found
@@ -154,13 +154,15 @@ class EAGC(Method):
         with torch.no_grad():
             self.reference_tail.eval()
             reference = self.reference_tail(batch.tokens)[:, 0]
-        self.adapted.rules = Rules(self.subspace, self.usual.clone(), labelled, reference, c.push, c.pull)
+        self.adapted.rules = Rules(self.subspace, self.usual.clone(), labelled, c.push)
         try:
             losses: Losses = self.base(batch, t)
         finally:
             seen, self.adapted.seen, self.adapted.rules = self.adapted.seen, None, None
-        if self.training and seen is not None:
-            self._remember(seen, labelled)
+        if seen is not None:  # there is a gradient
+            losses.add("pull", pull(seen, reference, labelled), c.pull)
+            if self.training:
+                self._remember(seen.detach(), labelled)
         return losses
 
     @torch.no_grad()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from gcdbench_eagc import EAGC, EAGCConfig
-from gcdbench_eagc.coordinate import Coordinated, Rules, energy, known_subspace
+from gcdbench_eagc.coordinate import Coordinated, Rules, energy, known_subspace, pull
 from gcdbench_legogcd import LegoGCD
 from gcdbench_simgcd import SimGCD
 
@@ -55,9 +55,9 @@ def test_gradients_are_changed_row_by_row():
     labelled = torch.tensor([True, False, False, True, False, False])
     reference, weight = torch.randn(6, 5, generator=random), torch.randn(6, 5, generator=random)
     usual = torch.tensor(0.8)
-    out = Coordinated.apply(x, Rules(subspace, usual, labelled, reference, push=3.0, pull=0.7))
+    out = Coordinated.apply(x, Rules(subspace, usual, labelled, push=3.0))
     assert torch.equal(out, x)
-    (out * weight).sum().backward()
+    ((out * weight).sum() + 0.7 * pull(x, reference, labelled)).backward()
     for row in range(6):
         g, z = weight[row], x[row].detach()
         if labelled[row]:
@@ -76,7 +76,7 @@ def test_losses_are_those_of_the_method_it_is_put_on(base, kind):
     assert set(method(batch, FIRST)) == {"ce"}
     method.eval()  # LegoGCD's running distribution stands still
     own = method.base(batch, SECOND)
-    assert set(losses) == set(own)
+    assert set(losses) == {*own, "pull"}
     assert losses["ce"].value.item() == pytest.approx(own["ce"].value.item())
 
 

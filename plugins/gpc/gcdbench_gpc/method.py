@@ -6,13 +6,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gcdbench import Batch, Losses, Method, Optim, Pool, Prediction, Progress, Stage, Task, Traits
 from gcdbench.errors import UsageError
 from gcdbench.toolbox.heads import ContrastiveHead
 from gcdbench.toolbox.kmeans import semi_supervised_kmeans
-from gcdbench.toolbox.losses import info_nce, supervised_contrastive
+from gcdbench.toolbox.losses import info_nce, no_autocast, supervised_contrastive, wide
 from gcdbench.toolbox.optim import sgd_on
 from gcdbench.toolbox.predicting import cls_embedding, predict_by_clusters, without_gaps
 from gcdbench_gpc.config import GPCConfig
@@ -102,7 +103,8 @@ class GPC(Method):
         losses.add("supcon", supcon, c.sup_weight)
         centres, density, assignment = (self.kept[name] for name in ("centres", "density", "assignment"))
         if centres is not None and density is not None and assignment is not None:
-            rows = self.space(torch.nn.functional.normalize(cls, dim=1))
+            with no_autocast(cls):
+                rows = self.space(F.normalize(wide(cls), dim=1))
             proto = prototype_loss(rows, centres, density, assignment[batch.index])
             losses.add("prototypes", proto, c.proto_weight)
         return losses
@@ -122,7 +124,7 @@ class GPC(Method):
         def labels() -> Tensor:
             centres = self.kept["centres"]
             if c.answer == "prototypes" and centres is not None:
-                near = (torch.nn.functional.normalize(self.space(features), dim=1) @ centres.T).argmax(1).cpu()
+                near = (F.normalize(self.space(features), dim=1) @ centres.T).argmax(1).cpu()
                 return torch.where(torch.from_numpy(target) >= 0, torch.from_numpy(target), near)
             space = Space.of(features, c.dims)
             found = semi_supervised_kmeans(

@@ -197,8 +197,8 @@ def cluster(
     """Semi-supervised k-means; the clusters of base classes come first."""
     known = torch.from_numpy(target)
     found = semi_supervised_kmeans(rows, known, clusters, generator, restarts=restarts, iterations=iterations)
-    labels, centres = found.labels.cpu().numpy(), found.centres.double().cpu().numpy()
-    return Clustering(rows.double().cpu().numpy(), labels, centres, int(target.max(initial=-1)) + 1)
+    labels, centres = found.labels.cpu().numpy(), found.centres.cpu().double().numpy()
+    return Clustering(rows.cpu().double().numpy(), labels, centres, int(target.max(initial=-1)) + 1)
 
 
 def by_two_means(generator: torch.Generator, restarts: int) -> Halves:

@@ -59,7 +59,7 @@ class CodeHead(nn.Module):
         """Codes of projections of length one."""
         raw = torch.tanh(at.age * self.coder(projection))
         mask = (torch.tanh(self.masker(projection) + 1 / (at.age + 1)) + 1) / 2
-        places = torch.tensor([at.base**-i for i in range(self.bits)], device=raw.device, dtype=raw.dtype)
+        places = at.base ** -torch.arange(self.bits, device=raw.device, dtype=raw.dtype)
         code = raw * places
         cut = mask * code
         return Codes(raw, mask, code, cut, self.categorizer(cut))

@@ -93,7 +93,7 @@ def starts(rows: Rows, draws: Sequence[float], clean: bool) -> tuple[Tensor, lis
     own = rows.features[torch.from_numpy(~rows.known).to(rows.features.device)]
     centres = class_means(rows)
     left = np.arange(len(own))
-    nearest = _squares(own, centres).amin(1).double().cpu().numpy() if len(centres) else np.ones(len(own))
+    nearest = _squares(own, centres).amin(1).cpu().double().numpy() if len(centres) else np.ones(len(own))
     chosen: list[int] = []
     for draw in draws:
         if not len(left):  # nothing is left to draw from: everything may be drawn again
@@ -102,7 +102,7 @@ def starts(rows: Rows, draws: Sequence[float], clean: bool) -> tuple[Tensor, lis
         place = min(int(np.searchsorted(weight, draw * weight[-1])), len(left) - 1)
         row = int(left[place])
         chosen.append(row)
-        to_centre = _squares(own, own[row : row + 1])[:, 0].double().cpu().numpy()
+        to_centre = _squares(own, own[row : row + 1])[:, 0].cpu().double().numpy()
         if rows.size is None:
             gone: Ints = np.array([place])
         elif clean:
@@ -134,7 +134,7 @@ def from_starts(rows: Rows, centres: Tensor, iterations: int, clean: bool, secon
     for first, rounds in loops:
         for t in range(iterations):
             distance = rows.distances(centres)
-            labels, inertia = _assigned(rows, distance.double().cpu().numpy(), rounds(t), clean)
+            labels, inertia = _assigned(rows, distance.cpu().double().numpy(), rounds(t), clean)
             moved = cluster_means(rows.features, torch.from_numpy(labels).to(rows.features.device), centres)
             if first:  # base centres stay
                 moved = torch.cat([centres[: rows.classes], moved[rows.classes :]])

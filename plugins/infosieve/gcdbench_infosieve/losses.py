@@ -74,8 +74,8 @@ def mask_condition(mask: Tensor) -> Tensor:
 def code_length(mask: Tensor, mean: bool) -> Tensor:
     """Masks read as binary numbers, as shares of the largest: later bits count for more."""
     bits = mask.shape[1]
-    # Divided before it is a tensor: the powers of two themselves need not fit.
-    places = torch.tensor([2.0**i / (2.0**bits - 1) for i in range(bits)], device=mask.device, dtype=mask.dtype)
+    # Relative to the largest: the powers of two themselves need not fit.
+    places = torch.exp2(torch.arange(-bits, 0, device=mask.device, dtype=mask.dtype)) / (1 - 2.0**-bits)
     lengths = mask @ places
     return lengths.mean() if mean else lengths.sum()
 

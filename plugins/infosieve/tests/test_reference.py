@@ -105,7 +105,7 @@ def test_codes_their_losses_and_gradients(bits):
         total = total + weights["mask_condition"] * terms.mask_condition(codes.mask)
         close(total, g[f"{key}total"], rtol=1e-4, atol=1e-4)
         total.backward()
-        close(features.grad, g[f"{key}grad.features"], rtol=1e-3, atol=1e-4)
+        close(features.grad, g[f"{key}grad.features"], rtol=1e-4, atol=1e-6)
 
 
 def cases():

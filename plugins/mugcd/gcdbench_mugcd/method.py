@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -13,7 +14,7 @@ from gcdbench import Batch, Losses, Method, Optim, Pool, Prediction, Progress, S
 from gcdbench.errors import UsageError
 from gcdbench.toolbox.heads import ContrastiveHead, CosineClassifier
 from gcdbench.toolbox.losses import cross_entropy, info_nce, negative_mean_entropy, supervised_contrastive
-from gcdbench.toolbox.optim import decay_groups, sgd
+from gcdbench.toolbox.optim import decay_groups, sgd, sgd_on
 from gcdbench.toolbox.predicting import predict_by_logits
 from gcdbench.toolbox.regularisers import RegulariserSlot, regularise
 from gcdbench.toolbox.schedules import warm_down
@@ -90,7 +91,7 @@ class MuGCD(Method):
         self.head = ContrastiveHead(dim, *widths, task.generator)
         self.classifier = CosineClassifier(dim, task.num_classes, task.generator)
         self.teacher_tail = task.backbone.tail(norm=True).requires_grad_(False)
-        self.teacher_classifier = CosineClassifier(dim, task.num_classes).requires_grad_(False)
+        self.teacher_classifier = copy.deepcopy(self.classifier).requires_grad_(False)
         self._follow(0.0)
 
     def _followed(self) -> list[tuple[nn.Parameter, nn.Parameter]]:
@@ -108,10 +109,12 @@ class MuGCD(Method):
         return (Stage(REPRESENT, self.config.represent_epochs), Stage(DISCOVER, self.task.train.epochs))
 
     def optimizers(self, stage: Stage) -> dict[str, Optim]:
-        """SGD over the tail and the head that is trained in the stage."""
+        """SGD over the tail and the head that is trained in the stage; the first decays everything, as GCD does."""
         head: nn.Module = self.head if stage.name == REPRESENT else self.classifier
         named = [*self.tail.named_parameters(prefix="tail"), *head.named_parameters(prefix="head")]
         trained = [(name, p) for name, p in named if p.requires_grad]
+        if stage.name == REPRESENT:
+            return {"main": sgd_on((p for _, p in trained), self.task.train)}
         return {"main": sgd(decay_groups(trained, self.task.train), self.task.train)}
 
     def on_epoch_start(self, pool: Pool, t: Progress) -> None:

@@ -20,6 +20,12 @@ from gcdbench.toolbox.schedules import warm_down
 class ProtoGCDConfig(SimGCDConfig):
     """Settings of ProtoGCD; those of SimGCD besides."""
 
+    entropy_weight: float = 2.0
+    """Weight of mean-entropy maximisation."""
+    teacher_temp_start: float = 0.05
+    """Temperature of the teacher's distribution in the first epoch: here it stays."""
+    teacher_temp_end: float = 0.05
+    """Temperature of the teacher's distribution after the warm-up."""
     hard_epochs: int = 100
     """Epochs over which the share of rows with hard targets rises from none to all."""
     separation_weight: float = 0.1
