@@ -25,9 +25,9 @@ test: $(VENV)/installed-dev
 test-fast: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m "not slow and not torture and not packages and not ranks and not clusters and not kit"
 
-# Every check of the conformance kit on every plugin (about five minutes).
+# Every check of the conformance kit on every plugin, and a run of each on digits (about eight minutes).
 test-kit: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m kit plugins
+	$(BIN)/python -m pytest -m kit tests plugins
 
 # Build, install, run and remove real plugin packages (about a minute).
 test-packages: $(VENV)/installed-dev

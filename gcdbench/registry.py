@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -164,31 +164,41 @@ def load(kind: str, name: str) -> Any:
     return get(kind, name).load()
 
 
-def probe(found: Sequence[Plugin]) -> dict[str, str | None]:
-    """For each plugin the reason why it is broken, or None.
+@dataclass(frozen=True)
+class Probe:
+    """What an import of a plugin has shown."""
+
+    reason: str | None
+    """Why it is broken."""
+    facts: Mapping[str, Any]
+    """What its class says of itself, for `gcdbench list`."""
+
+
+def probe(found: Sequence[Plugin], root: str | None = None) -> dict[str, Probe]:
+    """For each plugin whether it can be imported, and what it says of itself; of datasets also whether they are below
+    the data root ``root``.
 
     The imports happen in a child process, so a plugin that prints, seeds or even kills its interpreter
     cannot disturb this one.
     """
-    reasons: dict[str, str | None] = {p.name: p.clash for p in found}
+    known = {p.name: Probe(p.clash, {}) for p in found}
     waiting = [p for p in found if not p.clash]
     while waiting:
-        spec = json.dumps([[p.kind, p.name, p.target, p.package, p.version] for p in waiting])
+        spec = json.dumps([root, [[p.kind, p.name, p.target, p.package, p.version] for p in waiting]])
         said, code, last = _in_child(spec)
         answers = [json.loads(line[len(_MARK) :]) for line in said.splitlines() if line.startswith(_MARK)]
-        for name, reason in answers:
-            reasons[name] = reason
+        for name, reason, facts in answers:
+            known[name] = Probe(reason, facts)
         if len(answers) == len(waiting):
             break
         if len(answers) > len(waiting):
             raise UsageError("The plugin probe answered more often than asked.")
         died = waiting[len(answers)]
-        if code is None:
-            reasons[died.name] = f"its import took longer than {PATIENCE} seconds"
-        else:
-            reasons[died.name] = f"its import ended the process (exit code {code}): {last}"
+        ended = f"its import ended the process (exit code {code}): {last}"
+        slow = f"its import took longer than {PATIENCE} seconds"
+        known[died.name] = Probe(slow if code is None else ended, {})
         waiting = waiting[len(answers) + 1 :]
-    return reasons
+    return known
 
 
 def _in_child(spec: str) -> tuple[str, int | None, str]:
@@ -211,11 +221,52 @@ def _probe_child() -> None:
     """Child side of ``probe``: one marked line per plugin on the real standard output."""
     out = sys.stdout
     sys.stdout = sys.stderr
-    for kind, name, target, package, version in json.loads(sys.stdin.read()):
-        reason = None
+    root, given = json.loads(sys.stdin.read())
+    for kind, name, target, package, version in given:
+        reason, facts = None, {}
         try:
-            Plugin(kind, name, target, package, version, "").load()
+            found = Plugin(kind, name, target, package, version, "").load()
+            facts = {"method": _method_facts, "dataset": _dataset_facts}.get(kind, _facts)(found, root)
         except PluginError as fault:
             cause = fault.__cause__
             reason = str(fault) if cause is None else f"{type(cause).__name__}: {cause}"
-        print(_MARK + json.dumps([name, reason]), file=out, flush=True)
+        print(_MARK + json.dumps([name, reason, facts]), file=out, flush=True)
+
+
+def _facts(found: Any, root: str | None) -> dict[str, Any]:
+    """The first sentence of its documentation."""
+    own = (found.__dict__.get("__doc__") or "").strip()
+    return {"title": " ".join(own.split("\n\n")[0].split()).removesuffix(".")}
+
+
+def _method_facts(found: Any, root: str | None) -> dict[str, Any]:
+    from gcdbench.config.presets import read_preset
+
+    def finds_k(recipe: str) -> bool:
+        try:
+            return bool(found.finds_k(found.Config(**read_preset(found, recipe).get("default", {}).get("method", {}))))
+        except Exception:  # a preset that does not fit: `gcdbench check` says so
+            return False
+
+    return {
+        **_facts(found, root),
+        "recipes": list(found.recipes),
+        "finds_k": [recipe for recipe in found.recipes if finds_k(recipe)],
+        "needs_k": bool(found.traits.needs_k),
+        "answers": "classifier" if found.traits.inductive else "clustering",
+    }
+
+
+def _dataset_facts(found: Any, root: str | None) -> dict[str, Any]:
+    """Official counts, and whether its rows can be listed; no image is opened."""
+    from pathlib import Path
+
+    facts: dict[str, Any] = {"title": found.title, "train": None, "classes": None, "here": None}
+    if found.expected is not None:
+        facts |= {"train": found.expected.train, "classes": found.expected.classes}
+    if root is not None:
+        try:
+            facts["here"] = len(found(Path(root)).index("train")) > 0
+        except Exception:  # absent or damaged: `gcdbench data verify` says which
+            facts["here"] = False
+    return facts

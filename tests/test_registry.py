@@ -100,7 +100,7 @@ def test_name_clash_is_told_and_only_hits_that_name(package):
     with pytest.raises(PluginError, match="registered as a method by both"):
         plugin.load()
     assert registry.load("method", "simgcd").__name__ == "SimGCD"
-    assert registry.probe([plugin])["rlcd"] == plugin.clash
+    assert registry.probe([plugin])["rlcd"].reason == plugin.clash
 
 
 def test_third_party_method_runs(package, gcdbench):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gcdbench.analysis.setups import Setup, distinct_names, spell
@@ -44,6 +44,8 @@ class Comparison:
     """Numbers of the notes that concern each set-up."""
     tests: tuple[str, ...]
     """Tests that were used, and why some could not be."""
+    shared: tuple[str, ...] = ()
+    """Chosen settings that all set-ups share, and that their names therefore leave out."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -85,7 +87,10 @@ class Comparison:
 
 def compare(setups: Sequence[Setup], names: Sequence[str] | None = None) -> Comparison:
     """Compare set-ups on one dataset and backbone; a ProtocolError if their protocols differ."""
-    names = list(names or distinct_names(setups))
+    shared = () if names or len(setups) < 2 else shared_choices(setups)
+    names = list(
+        names or distinct_names([replace(s, chosen=tuple(k for k in s.chosen if k not in shared)) for s in setups])
+    )
     check_protocols(setups, names)
     metrics = tuple(m for m in HEADLINE if any(s.values(m) for s in setups))
     if not metrics:
@@ -115,6 +120,17 @@ def compare(setups: Sequence[Setup], names: Sequence[str] | None = None) -> Comp
         notes=notes,
         note_numbers=numbers,
         tests=tuple(tests),
+        shared=tuple(f"{key}={spell(first.settings.get(key))}" for key in shared),
+    )
+
+
+def shared_choices(setups: Sequence[Setup]) -> tuple[str, ...]:
+    """Settings that were chosen for every set-up, and alike."""
+    first = setups[0]
+    return tuple(
+        key
+        for key in first.chosen
+        if all(key in s.chosen and s.settings.get(key) == first.settings.get(key) for s in setups)
     )
 
 
@@ -166,11 +182,12 @@ def setup_notes(setups: Sequence[Setup], names: Sequence[str]) -> tuple[tuple[st
     shared = [
         key for key in setups[0].settings if not key.startswith("method.") and key not in ("plugin", *_PROTOCOL_KEYS)
     ]
+    trained = [i for i in everybody if any(r.selected["epoch"] for r in setups[i].records)]
     for key in shared:
-        values = [spell(s.settings.get(key)) for s in setups]
-        if len(set(values)) > 1:
-            listed = "; ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
-            add(f"{key} differs: {listed}.", everybody)
+        concerned = trained if key.startswith("train.") else list(everybody)  # what trains nothing has no rate
+        values = {i: spell(setups[i].settings.get(key)) for i in concerned}
+        if len(set(values.values())) > 1:
+            add(f"{key} differs: {'; '.join(f'{names[i]} {value}' for i, value in values.items())}.", concerned)
     facts: dict[str, list[set[str]]] = {
         "device": [{r.device for r in s.records} for s in setups],
         "torch": [{r.versions.get("torch", "?") for r in s.records} for s in setups],

@@ -8,7 +8,7 @@ from typing import Any
 from gcdbench.analysis.compare import Comparison, Paired
 from gcdbench.analysis.published import PublishedRow, PublishedTable
 from gcdbench.analysis.setups import spell
-from gcdbench.analysis.statistics import CONFIDENCE, LEVEL
+from gcdbench.analysis.statistics import CONFIDENCE, LEVEL, TOO_FEW
 from gcdbench.analysis.table import Cell, Sheet, cells
 from gcdbench.config.resolve import flat_config
 from gcdbench.records.record import Record
@@ -146,7 +146,7 @@ def _difference(pair: Paired | None) -> str:
     d = pair.difference
     mean = 0.0 if abs(d.mean) < 0.05 else d.mean
     text = f"{mean:+.1f}".replace("-", "−")
-    if d.low is not None and d.high is not None:
+    if d.low is not None and d.high is not None and pair.verdict != TOO_FEW:
         text += f" [{d.low:.1f}, {d.high:.1f}]".replace("-", "−")
     return f"{text} {pair.verdict}"
 
@@ -158,12 +158,15 @@ def _caption(found: Comparison) -> list[str]:
         f"Percent of {n}, {first.selected['rule']} epoch, {spoken_k(first.protocol)}; "
         f"mean ± standard deviation over n seeds (ddof 1). Protocol {first.fingerprint}."
     ]
+    if found.shared:
+        lines.append(f"All with {', '.join(found.shared)}.")
     if len(found.setups) > 1:
         family = ", Holm-corrected over all pairs of methods in a column (intervals are not)"
         family = family if len(found.setups) > 2 else ""
+        few = " 'Too few pairs': fewer than three." if any(p.verdict == TOO_FEW for p in found.paired.values()) else ""
         lines.append(
             f"Differences of runs with the same seed, with their {100 * CONFIDENCE:.0f} % t-interval; better, worse "
-            f"or cannot tell at level {LEVEL:g}{family}. Test: {'; '.join(found.tests)}."
+            f"or cannot tell at level {LEVEL:g}{family}. Test: {'; '.join(found.tests)}.{few}"
         )
         lines.append("Bold: better than each of the other methods that were run.")
     return lines

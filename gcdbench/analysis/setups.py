@@ -44,6 +44,17 @@ def irrelevant(config: Mapping[str, Any]) -> tuple[str, ...]:
     return (*NOT_IN_IDENTITY, *logged, "backbone.name")
 
 
+SAME_RESULTS = {"0.3": "0.2"}
+"""Versions that gave no run another result than the one before."""
+
+
+def results_version(version: str) -> str:
+    """The first two numbers of a version, the second of which is raised whenever results may change: such runs are
+    never averaged."""
+    minor = ".".join(version.split(".")[:2])
+    return SAME_RESULTS.get(minor, minor)
+
+
 def settings_of(record: Record) -> dict[str, Any]:
     """What decides a run's result, apart from its seed and the backbone's name."""
     ignored = irrelevant(record.config)
@@ -54,8 +65,7 @@ def settings_of(record: Record) -> dict[str, Any]:
         **flat,
         "weights": "random" if random else record.backbone["weights_hash"],
         "plugin": f"{record.plugin['package']} {record.plugin['version']}",
-        # Its second number is raised whenever something of it changes results: such runs are never averaged.
-        "gcdbench": ".".join(record.versions.get("gcdbench", "").split(".")[:2]),
+        "gcdbench": results_version(record.versions.get("gcdbench", "")),
     }
 
 

@@ -14,10 +14,13 @@ from typing import Any
 LEVEL = 0.05
 """Probability of a wrong "better" or "worse" among the comparisons of one column, if there is no difference."""
 CONFIDENCE = 0.95
+FEWEST = 3
+"""Pairs of runs below which nothing is said: a spread cannot be estimated from one or two."""
 EXACT_UP_TO = 16
 """Sign flips of this many pairs are enumerated; beyond it they are sampled, always the same ones."""
 SAMPLED = 100_000
 
+TOO_FEW = "too few pairs"
 SIGN_FLIP = "exact sign-flip test"
 SAMPLED_FLIP = "sampled sign-flip test"
 PAIRED_T = "paired t-test"
@@ -51,9 +54,11 @@ class Pairwise:
 
     def verdict(self, one: int, other: int) -> str:
         """What can be said of ``one`` against ``other``."""
-        if one < other:
-            return verdict(self.differences[one, other].mean, self.adjusted[one, other])
-        return verdict(-self.differences[other, one].mean, self.adjusted[other, one])
+        pair = (min(one, other), max(one, other))
+        found = self.differences[pair]
+        if found.n < FEWEST:
+            return TOO_FEW
+        return verdict(found.mean if one < other else -found.mean, self.adjusted[pair])
 
     def best(self) -> int | None:
         """The one that is better than every other one, if there is one."""

@@ -30,12 +30,9 @@ class Sheet:
     """Sentences below the table: what the numbers are."""
 
 
-_SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def superscript(notes: Sequence[int]) -> str:
-    """¹ ² with a thin comma between."""
-    return "˒".join(str(n).translate(_SUPERSCRIPT) for n in notes)
+def mark(notes: Sequence[int]) -> str:
+    """`*1` or `*1,2`: nothing that could be taken for an exponent."""
+    return "*" + ",".join(map(str, notes)) if notes else ""
 
 
 def cells(*texts: str) -> tuple[Cell, ...]:
@@ -50,14 +47,15 @@ def markdown(sheet: Sheet) -> str:
     lines.append("|" + "---|" * len(sheet.columns))
     for row in sheet.rows:
         lines.append("| " + " | ".join(_md_cell(cell) for cell in row) + " |")
-    lines += ["", *(f"{superscript([n])} {_md(note)}  " for n, note in enumerate(sheet.notes, 1))]
+    lines += ["", *(f"{_md(mark([n]))} {_md(note)}  " for n, note in enumerate(sheet.notes, 1))]
     lines += [_md(sentence) + "  " for sentence in sheet.caption]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _md_cell(cell: Cell) -> str:
     text = _md(cell.text)
-    return (f"**{text}**" if cell.bold and text else text) + superscript(cell.notes)
+    text = f"**{text}**" if cell.bold and text else text
+    return f"{text} {_md(mark(cell.notes))}" if cell.notes else text
 
 
 def _md(text: str) -> str:
@@ -83,7 +81,7 @@ def latex(sheet: Sheet) -> str:
             lines.append("\\midrule")
         lines.append(" & ".join(_tex_cell(cell) for cell in row) + r" \\")
     lines += ["\\bottomrule", "\\end{tabular}"]
-    small = [f"$^{{{n}}}$ {_tex(note)}" for n, note in enumerate(sheet.notes, 1)]
+    small = [f"$^{{{mark([n])}}}$ {_tex(note)}" for n, note in enumerate(sheet.notes, 1)]
     small += [_tex(sentence) for sentence in sheet.caption]
     if small:
         lines += ["", "\\smallskip", "{\\footnotesize", " \\\\\n".join(small), "\\par}"]
@@ -94,7 +92,7 @@ def latex(sheet: Sheet) -> str:
 def _tex_cell(cell: Cell) -> str:
     text = _tex(cell.text)
     text = f"\\textbf{{{text}}}" if cell.bold and text else text
-    return text + (f"$^{{{','.join(map(str, cell.notes))}}}$" if cell.notes else "")
+    return text + (f"$^{{{mark(cell.notes)}}}$" if cell.notes else "")
 
 
 _TEX = {

@@ -14,6 +14,7 @@ from torch import nn
 
 from gcdbench.backbone.catalogue import CATALOGUE, BackboneSpec
 from gcdbench.backbone.feature_map import SplitFeatureMap
+from gcdbench.backbone.hub import hub
 from gcdbench.backbone.projection import Projection
 from gcdbench.backbone.split import SplitBackbone
 from gcdbench.backbone.timm_import import import_timm
@@ -160,7 +161,8 @@ def _with_weights(spec: BackboneSpec, weights: str, image_size: int) -> tuple[nn
             load_into(network, read_state(path), spec.shipped)
         return network, f"shipped {spec.shipped}"
     try:
-        return build(spec, image_size, pretrained=True), f"hub {spec.timm_name}"
+        with hub():
+            return build(spec, image_size, pretrained=True), f"hub {spec.timm_name}"
     except Exception as fault:  # the hub client raises many kinds; all mean that the weights cannot be had
         raise DataError(
             f"The pretrained weights of '{spec.name}' ({spec.timm_name}) are neither in the hub cache nor can "

@@ -8,17 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
-from gcdbench.analysis.table import Cell, Sheet, latex, markdown, superscript
-from gcdbench.cli.output import out, print_json
+from gcdbench.analysis.table import Cell, Sheet, latex, mark, markdown
+from gcdbench.cli.output import out, plain, print_json, print_words
+from gcdbench.cli.terminal_table import print_columns
 
-WIDEST = 200
-"""Characters in a line of a table that goes to a file."""
-NAMES = 16
-"""Characters that the first column keeps before numbers are folded."""
+WIDE = 10_000
+"""Characters in a line of a table that may be wider than the terminal."""
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -67,33 +64,23 @@ def print_csv(lines: Sequence[dict[str, Any]]) -> None:
     click.echo(text.getvalue(), nl=False)
 
 
-def print_sheet(sheet: Sheet) -> None:
-    """A table in the terminal, with its notes below."""
+def print_sheet(sheet: Sheet, spare: Sequence[str] = (), wide: bool = False) -> None:
+    """A table in the terminal, with its notes below; ``spare`` columns are left out where there is no room, unless the
+    table may be ``wide``."""
     console = out()
-    widths = [max(len(line) for text in texts for line in text.split("\n")) for texts in _columns(sheet)]
-    if not console.is_terminal:  # a file has no width: nothing is folded that need not be
-        console.width = max(console.width, min(sum(widths) + 3 * len(widths) + 1, WIDEST))
-    # Numbers stay whole and the names fold, unless the terminal is too narrow even for that.
-    roomy = sum(widths[1:]) + 3 * len(widths) + 1 + NAMES <= console.width
-    table = Table(title=Text(sheet.title), title_justify="left", box=box.ROUNDED)
-    for number, column in enumerate(sheet.columns):
-        table.add_column(Text(column), overflow="fold", no_wrap=bool(number) and roomy)
-    for number, row in enumerate(sheet.rows):
-        if number in sheet.rules:
-            table.add_section()
-        table.add_row(*(_text(cell) for cell in row))
-    console.print(table)
+    print_words(console, sheet.title)
+    if wide:
+        console.width = max(console.width, WIDE)
+    rows = [[_text(cell) for cell in row] for row in sheet.rows]
+    left_out = print_columns(console, sheet.columns, rows, rules=sheet.rules, spare=spare)
     for number, note in enumerate(sheet.notes, 1):
-        console.print(f"{superscript([number])} {note}", markup=False, soft_wrap=True)
+        print_words(console, f"{mark([number])} {note}")
     for sentence in sheet.caption:
-        console.print(sentence, markup=False, soft_wrap=True)
-
-
-def _columns(sheet: Sheet) -> list[list[str]]:
-    """The texts of each column."""
-    rows = [[cell.text + superscript(cell.notes) for cell in row] for row in sheet.rows]
-    return [[title, *(row[i] for row in rows)] for i, title in enumerate(sheet.columns)]
+        print_words(console, sentence)
+    if left_out:
+        print_words(console, f"For want of room without {', '.join(left_out)}: --wide shows everything.")
 
 
 def _text(cell: Cell) -> Text:
-    return Text(cell.text, style="bold" if cell.bold else "").append(superscript(cell.notes), style="dim")
+    text = Text(plain(cell.text).replace(" ± ", " ±\N{NO-BREAK SPACE}"), style="bold" if cell.bold else "")
+    return text.append(f" {mark(cell.notes)}", style="dim") if cell.notes else text

@@ -100,7 +100,8 @@ def main(arguments: list[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt) as fault:
         reason = fault.__cause__ or fault  # click wraps every KeyboardInterrupt
         ended = isinstance(reason, Terminated) and reason.number != signal.SIGINT
-        _say(f"{'Ended by a signal' if ended else 'Interrupted'}. {_SAVED}")
+        saved = " ".join(getattr(reason, "__notes__", ()))  # what runs say that have begun
+        _say(f"{'Ended by a signal' if ended else 'Interrupted'}. {saved}".rstrip())
         sys.exit(reason.exit_code if isinstance(reason, Terminated) else 130)
     except BrokenPipeError:
         sys.stderr.close()
@@ -112,9 +113,6 @@ def main(arguments: list[str] | None = None) -> None:
         _say(f"{fault}." if fault.filename is None else f"{fault.filename}: {fault.strerror}.")
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-_SAVED = "What a run has done is saved: the same command without --force resumes from there."
 
 
 def _say(message: str) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from gcdbench.errors import unknown
+from gcdbench.cli import completion
+from gcdbench.errors import UsageError, unknown
+from gcdbench.system.debugging import Look
 
 
 class PathType(click.Path):
@@ -50,9 +54,37 @@ device_option = click.option(
     "--device", type=click.Choice(["auto", "cpu", "cuda", "mps"]), default="auto", show_default=True
 )
 set_option = click.option(
-    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any config value, repeatable."
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="KEY=VALUE",
+    shell_complete=completion.settings,
+    help="Any config value, repeatable.",
 )
-datasets_option = click.option("--dataset", "datasets", multiple=True, help="Dataset, repeatable.")
+_DEBUGGING = (
+    click.option("--traceback", is_flag=True, help="Print the whole traceback of a plugin's fault."),
+    click.option("--pdb", is_flag=True, help="Open a debugger where a plugin's fault was raised."),
+)
+
+
+def debugging_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--traceback` and `--pdb`, as parameters of these names."""
+    for option in reversed(_DEBUGGING):
+        command = option(command)
+    return command
+
+
+def asked_look(traceback: bool, pdb: bool) -> Look:
+    """What these options mean."""
+    if pdb and not sys.stdin.isatty():
+        raise UsageError("--pdb needs a terminal to type into; --traceback does without.")
+    return "pdb" if pdb else "traceback" if traceback else "off"
+
+
+wide_option = click.option("--wide", is_flag=True, help="Show every column, wider than the terminal if need be.")
+datasets_option = click.option(
+    "--dataset", "datasets", multiple=True, shell_complete=completion.plugins("dataset"), help="Dataset, repeatable."
+)
 
 MAX_SEEDS = 1000
 

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import click
+from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
+from gcdbench.cli.terminal_table import has_width, print_columns
 from gcdbench.system.files import json_text
 from gcdbench.system.parallel.spawn import other_rank
 
@@ -49,7 +51,7 @@ def err() -> Console:
 
 def note(text: str) -> None:
     """Something a person should know, on standard error."""
-    err().print(f"Note: {text}", markup=False, soft_wrap=True)
+    print_words(err(), f"Note: {text}")
 
 
 def print_json(data: Any) -> None:
@@ -59,14 +61,20 @@ def print_json(data: Any) -> None:
 
 def print_table(title: str | None, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
     """A table of plain text cells; text from data is never read as markup."""
-    from rich.text import Text
-
-    table = Table(title=None if title is None else Text(plain(title)), title_justify="left")
-    for column in columns:
-        table.add_column(Text(plain(column)), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(plain(cell)) for cell in row))
     console = out()
-    if not console.is_terminal:
-        console.width = max(console.width, 110)
-    console.print(table)
+    if title is not None:
+        print_words(console, title)
+    texts = [[Text(plain(cell)) for cell in row] for row in rows]
+    print_columns(console, [plain(c) for c in columns], texts, style=box.HEAVY_HEAD)
+
+
+def print_words(console: Console, text: str) -> None:
+    """A sentence, broken between words in a terminal and not at all in a file."""
+    console.print(text, markup=False, soft_wrap=not has_width(console))
+
+
+def next_step(text: str) -> None:
+    """What to look at next, for a person at a terminal."""
+    console = err()
+    if console.is_terminal:
+        console.print(f"Next: {text}", markup=False, soft_wrap=False, style="dim")

@@ -8,18 +8,40 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column
 from rich.text import Text
 
-from gcdbench.cli.output import err
+from gcdbench.cli.output import err, print_words
 from gcdbench.errors import GcdbenchError
 from gcdbench.system.observer import Observer, RunName, Step
 from gcdbench.system.parallel.join import current
 
 REFRESH = 0.5
 """Seconds between refreshes in a terminal."""
+WITH_BAR, WITH_RATE = 120, 90
+"""Characters in a line from which on there is room for a bar and a rate."""
 QUIET = 10.0
 """Seconds between lines where there is no terminal."""
+
+
+def columns(width: int) -> list[ProgressColumn]:
+    """What fits a line: times are never cut; the bar goes first, then the rate, and what is trained gets the rest."""
+    whole = Column(no_wrap=True)
+    name = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
+    where, rate, left = (
+        TextColumn(text, table_column=whole) for text in ("{task.fields[where]}", "{task.fields[rate]}", "left")
+    )
+    bar = [BarColumn(bar_width=24)] if width >= WITH_BAR else []
+    fast = [rate] if width >= WITH_RATE else []
+    return [name, *bar, where, *fast, TimeElapsedColumn(whole), left, TimeRemainingColumn(table_column=whole)]
 
 
 class Display(Observer):
@@ -27,16 +49,7 @@ class Display(Observer):
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or err()
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[where]}"),
-            TextColumn("{task.fields[rate]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=self.console,
-        )
+        self.bar = Progress(*columns(self.console.width), console=self.console, expand=True)
         self.terms = Text("")
         self.live: Live | None = None
         self.task: Any = None
@@ -112,7 +125,7 @@ class Display(Observer):
 
     def announce(self, text: str) -> None:
         """A line that stays above the bar."""
-        self.console.print(text, markup=False, soft_wrap=True)
+        print_words(self.console, text)
 
     def phase(self, name: str) -> None:
         """What else happens."""
@@ -155,6 +168,6 @@ class Hidden(Observer):
         return None
 
 
-def show_progress() -> Display | Hidden:
-    """What shows a command's progress."""
-    return Display() if current().first else Hidden()
+def show_progress(quiet: bool = False) -> Display | Hidden:
+    """What shows a command's progress; ``quiet`` leaves the terminal to somebody else."""
+    return Display() if current().first and not quiet else Hidden()

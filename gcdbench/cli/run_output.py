@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gcdbench.cli.output import out, print_json, print_table
+from gcdbench.cli.output import next_step, out, print_json, print_table, print_words
 from gcdbench.config.resolve import flat_config
 from gcdbench.data.store.store_folder import spoken_size
 from gcdbench.records.record import Record
 from gcdbench.records.summary import HEADLINE, spoken
 
 
-def print_results(records: Sequence[Record], as_json: bool) -> None:
-    """A table per method: one row per seed and their mean."""
+def print_results(records: Sequence[Record], as_json: bool, earlier: Sequence[str] = ()) -> None:
+    """A table per method: one row per seed and their mean; ``earlier`` are the ids of runs that were there before."""
     if as_json:
         keys = ("method", "recipe", "seed", "run_id", "dir", "metrics")
         print_json({"runs": [{key: getattr(r, key) for key in keys} for r in records]})
@@ -25,15 +25,18 @@ def print_results(records: Sequence[Record], as_json: bool) -> None:
     for record in records:
         by_method.setdefault((record.method, record.recipe), []).append(record)
     for found in by_method.values():
-        _print_method(found)
+        _print_method(found, earlier)
+    if records:
+        next_step(f"gcdbench show {records[0].run_id}, gcdbench report {records[0].run_id} -o report.html")
 
 
-def _print_method(records: Sequence[Record]) -> None:
+def _print_method(records: Sequence[Record], earlier: Sequence[str]) -> None:
     first = records[0]
     title = f"{first.method} ({first.recipe}) on {first.dataset}, {first.backbone['name']}"
     if "all" not in first.metrics:
         for record in records:
             _print_discovery(record, title)
+            _print_earlier([record], earlier)
         return
     rows = [[str(r.seed), *(_cell(r.metrics, key) for key in HEADLINE), r.run_id] for r in records]
     if len(records) > 1:
@@ -42,13 +45,24 @@ def _print_method(records: Sequence[Record]) -> None:
     print_table(title, ["Seed", *HEADLINE.values(), "Run"], rows)
     scored = first.data["scored"]
     console = out()
-    console.print(
+    print_words(
+        console,
         f"Cluster accuracy (v2) in percent on {scored:,} {first.protocol['scored_rows']} rows, "
         f"{first.selected['rule']} epoch; OB: oracle base accuracy.",
-        markup=False,
-        soft_wrap=True,
     )
-    console.print(f"Run directory: {Path(first.dir).parent}", markup=False, soft_wrap=True)
+    where = first.dir if len(records) == 1 else f"{Path(first.dir).parent}/ and the run's id"
+    print_words(console, f"Run director{'y' if len(records) == 1 else 'ies'}: {where}")
+    _print_earlier(records, earlier)
+
+
+def _print_earlier(records: Sequence[Record], earlier: Sequence[str]) -> None:
+    """That runs were finished before, and when."""
+    for record in records:
+        if record.run_id in earlier:
+            when = record.finished[:16].replace("T", " ") or "before"
+            print_words(
+                out(), f"Seed {record.seed} was finished {when} UTC and is not repeated (--force does); {record.dir}"
+            )
 
 
 def _cell(metrics: dict[str, float], key: str) -> str:
@@ -65,7 +79,7 @@ def _print_discovery(record: Record, title: str) -> None:
         ["Class or new group", "Images"],
         [[name, str(count)] for name, count in sizes.most_common()],
     )
-    out().print(f"Every image with its group: {table}", markup=False, soft_wrap=True)
+    print_words(out(), f"Every image with its group: {table}")
 
 
 _APART = ("config", "sources", "presets", "stores", "notes")
@@ -91,11 +105,11 @@ def print_plans(plans: Sequence[dict[str, Any]], as_json: bool) -> None:
             [_spoken(key, plan[key]) for key in plan if key not in _APART],
         )
         for name, state in plan["stores"].items():
-            console.print(f"Store of {name}: {state}.", markup=False, soft_wrap=True)
+            print_words(console, f"Store of {name}: {state}.")
         for note in plan["notes"]:
-            console.print(f"Note: {note}", markup=False, soft_wrap=True)
+            print_words(console, f"Note: {note}")
         for preset in plan["presets"]:
-            console.print(f"Preset: {preset}", markup=False, soft_wrap=True)
+            print_words(console, f"Preset: {preset}")
     flat = flat_config(plans[0]["config"])
     rows = [[key, str(flat[key]), source] for key, source in plans[0]["sources"].items()]
     print_table("Config", ["Key", "Value", "From"], rows)

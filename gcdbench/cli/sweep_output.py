@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
+from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from gcdbench.analysis.table import markdown
-from gcdbench.cli.output import err, plain
+from gcdbench.cli.output import err, plain, print_words
+from gcdbench.cli.terminal_table import print_columns
 
 if TYPE_CHECKING:
     from gcdbench.contracts import Resources
@@ -29,14 +31,13 @@ def print_plan(plan: SweepPlan, resources: Resources | None) -> None:
     """On standard error: the answer is the table at the end."""
     console = err()
     if plan.jobs:
-        table = _table(f"{plan.experiment.title}: jobs", ["Job", "Runs", "Methods", "Epochs"])
+        rows = []
         for job in plan.jobs:
             methods = ", ".join(dict.fromkeys(f"{run.method}:{run.recipe}" for run in job.runs))
             epochs = str(sum(run.epochs for run in job.runs))
-            table.add_row(*(Text(plain(cell)) for cell in (job.name, str(len(job.runs)), methods, epochs)))
-        if not console.is_terminal:
-            console.width = max(console.width, 120)
-        console.print(table)
+            rows.append([Text(plain(cell)) for cell in (job.name, str(len(job.runs)), methods, epochs)])
+        print_words(console, f"{plan.experiment.title}: jobs")
+        print_columns(console, ["Job", "Runs", "Methods", "Epochs"], rows, style=box.HEAVY_HEAD)
     states = ", ".join(
         f"{plan.count(s)} {s}" for s in ("finished", "unfinished", "new", "failed", "busy") if plan.count(s)
     )
@@ -44,18 +45,18 @@ def print_plan(plan: SweepPlan, resources: Resources | None) -> None:
     waiting = sum(len(job.runs) for job in plan.jobs)
     sentence += f"{waiting} to make in {len(plan.jobs)} jobs" if waiting else "nothing to make"
     sentence += "." if resources is None else f", {resources.gpus:g} GPUs and {resources.cpus} cores each."
-    console.print(sentence, markup=False, soft_wrap=True)
+    print_words(console, sentence)
     for run in plan.runs:
         if run.status == "failed":
-            console.print(f"Failed before: {_spelt(run)}: {run.folder.failure}", markup=False, soft_wrap=True)
+            print_words(console, f"Failed before: {_spelt(run)}: {run.folder.failure}")
         if run.status == "busy":
-            console.print(f"Left to {run.folder.worker}: {_spelt(run)}", markup=False, soft_wrap=True)
+            print_words(console, f"Left to {run.folder.worker}: {_spelt(run)}")
     reasons: dict[str, list[str]] = {}
     for what, fault in plan.cannot.items():
         reasons.setdefault(str(fault), []).append(what)
-    for reason, rows in reasons.items():
-        more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
-        console.print(f"Cannot run: {'; '.join(rows[:3])}{more}. {reason}", markup=False, soft_wrap=True)
+    for reason, names in reasons.items():
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        print_words(console, f"Cannot run: {'; '.join(names[:3])}{more}. {reason}")
 
 
 def _spelt(run: SweepRun) -> str:
@@ -90,7 +91,7 @@ class JobTable:
             now = _phase(one)
             if self.shown.get(one.job.name) != now:
                 self.shown[one.job.name] = now
-                self.console.print(f"{one.job.name}: {now}", markup=False, soft_wrap=True)
+                print_words(self.console, f"{one.job.name}: {now}")
         if time.monotonic() - self.last > QUIET:
             self.last = time.monotonic()
             done, total = (sum(column) for column in zip(*(one.epochs() for one in jobs), strict=True))

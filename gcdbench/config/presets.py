@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from gcdbench.config.resolve import Layer, flatten
@@ -48,24 +49,31 @@ def preset_layers(
 
 
 def read_preset(method_class: type, recipe: str) -> dict[str, Any]:
-    """The preset file of a recipe as a tree; empty if there is none."""
+    """The preset file of a recipe as a tree: the method's own or, if its package has none, that of the method it is
+    derived from; empty if there is none at all."""
+    for cls in method_class.__mro__:
+        if "recipes" not in dir(cls):  # no method any more
+            break
+        for file in preset_files(cls, (recipe,)):
+            if file.is_file():
+                where = f"The preset file {cls.__module__.partition('.')[0]}/presets/{file.name}"
+                try:
+                    tree = tomllib.loads(file.read_text(encoding="utf-8"))
+                except (ValueError, RecursionError) as fault:
+                    raise PluginError(f"{where} is not valid TOML: {fault}.") from fault
+                _check_shape(tree, where)
+                return tree
+    return {}
+
+
+def preset_files(method_class: type, recipes: Sequence[str]) -> list[Traversable]:
+    """Where the presets of recipes are looked for in the package of a method."""
     package = method_class.__module__.partition(".")[0]
-    module = sys.modules[package]
-    if not hasattr(module, "__path__"):
-        return {}
+    if not hasattr(sys.modules[package], "__path__"):
+        return []
     own = method_class.__module__.rpartition(".")[2]
     folder = resources.files(package) / "presets"
-    for name in (f"{own}.{recipe}.toml", f"{recipe}.toml"):
-        file = folder / name
-        if file.is_file():
-            where = f"The preset file {package}/presets/{name}"
-            try:
-                tree = tomllib.loads(file.read_text(encoding="utf-8"))
-            except (ValueError, RecursionError) as fault:
-                raise PluginError(f"{where} is not valid TOML: {fault}.") from fault
-            _check_shape(tree, where)
-            return tree
-    return {}
+    return [folder / name for recipe in recipes for name in (f"{own}.{recipe}.toml", f"{recipe}.toml")]
 
 
 def _check_shape(tree: Mapping[str, Any], where: str) -> None:

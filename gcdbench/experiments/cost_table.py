@@ -76,13 +76,17 @@ def _steps(cost: SweepCost) -> Sheet:
     rows = []
     for backbone, found in by_backbone.items():
         for operations, what in dict.fromkeys((min(found), max(found))):
-            rows.append(cells(backbone, what, f"{operations / 1e9:.1f}"))
+            rows.append(
+                cells(backbone, what, f"{operations / 1e9:.1f}" if operations >= 5e7 else f"{operations / 1e9:.4f}")
+            )
     columns = ("Backbone", "Method, dataset", "GFLOP per image and step")
     return Sheet("Least and most expensive training step", columns, tuple(rows))
 
 
 def _number(hours: float) -> str:
-    return f"{hours:,.0f}" if hours >= 100 else f"{hours:,.1f}" if hours >= 1 else f"{hours:.2g}"
+    if hours < 0.01:
+        return "under 0.01" if hours else "0"
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:,.1f}" if hours >= 1 else f"{hours:.2f}"
 
 
 def _operations(count: float) -> str:
@@ -97,4 +101,6 @@ def _millions(images: int) -> str:
 
 
 def _gigabytes(size: float) -> str:
+    if size < 5e7:
+        return f"{size / 1e6:,.1f} MB"
     return f"{size / 1e9:,.1f} GB" if size < 1e12 else f"{size / 1e12:,.2f} TB"

@@ -18,6 +18,8 @@ from gcdbench.records.record import PREDICTIONS
 from gcdbench.system.files import parse_json, read_json, sweep, write_atomically, write_json, write_text
 from gcdbench.system.locks import Wait, holder, is_locked, locked
 
+PLACES = "places.json"
+"""Folders of this machine; no part of the run's identity or record."""
 FAILURE = "failed.json"
 """What a run leaves that has ended by a fault of its own."""
 
@@ -89,6 +91,19 @@ class RunDirectory:
     def write_config(self, config: dict[str, Any]) -> None:
         """From now on this is a run."""
         write_json(self.path / "config.json", config)
+
+    def remember_root(self, root: Path) -> None:
+        """Where the run found its data: reports look there again."""
+        write_json(self.path / PLACES, {"data_root": str(root.absolute())})
+
+    @property
+    def data_root(self) -> Path | None:
+        """Where the run found its data, if that was noted and is still there."""
+        try:
+            root = Path(read_json(self.path / PLACES)["data_root"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return root if root.is_dir() else None
 
     def write_skipped(self, rows: Iterable[tuple[str, str]]) -> None:
         """`skipped.csv`: images that were left out because they cannot be read."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gcdbench.data.data_root import data_root
 from gcdbench.errors import GcdbenchError
 from gcdbench.prepare.environment import RunEnvironment
 from gcdbench.prepare.shared_resources import SharedResources
@@ -56,15 +56,21 @@ def supervised(epochs: list[dict[str, Any]]) -> list[tuple[float, float]]:
 class Source:
     """Where data and weights of runs may be found."""
 
-    root: Path
+    root: Path | None
+    """None looks where each run has found its data, and below `./data`."""
     device: str = "auto"
     with_data: bool = True
     """Whether to open images and weights at all."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Runs that were opened without images and features, and why."""
+    _shared: dict[Path, SharedResources] = field(default_factory=dict)
 
-    @cached_property
-    def shared(self) -> SharedResources:
+    def shared(self, record: Record) -> SharedResources:
         """Data and backbones that several runs of one report share."""
-        return SharedResources(RunEnvironment(root=self.root, device=self.device))
+        root = self.root or RunDirectory(Path(record.dir)).data_root or data_root(None)
+        if root not in self._shared:
+            self._shared[root] = SharedResources(RunEnvironment(root=root, device=self.device))
+        return self._shared[root]
 
 
 def view(record: Record, name: str, source: Source) -> RunView:
@@ -72,8 +78,9 @@ def view(record: Record, name: str, source: Source) -> RunView:
     opened, reason = None, "They were not asked for." if not source.with_data else None
     if source.with_data:
         try:
-            opened = reopen(record, source.shared)
+            opened = reopen(record, source.shared(record))
         except GcdbenchError as fault:
             reason = f"They need the data and weights of the run: {fault}"
+            source.left_out[name] = str(fault)
     outcome = read_outcome(record, opened.class_names if opened else ())
     return RunView(name, record, RunDirectory(Path(record.dir)).epochs(), outcome, opened, reason)

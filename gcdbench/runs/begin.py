@@ -85,6 +85,7 @@ def _describe(lane: Lane, force: bool) -> None:
     ctx, folder = lane.ctx, lane.folder
     config = {**ctx.config.as_dict(), "sources": dict(ctx.resolved.sources), "run_id": ctx.run_id}
     folder.write_config(config)
+    folder.remember_root(ctx.environment.root)
     if ctx.data.bad_items():
         folder.write_skipped(ctx.data.bad_items())
     _keep_projection(lane, force)

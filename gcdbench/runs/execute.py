@@ -32,6 +32,9 @@ from gcdbench.training.isolation import Guard, alive, stop_lane
 from gcdbench.training.lane import Lane
 from gcdbench.training.loop import Clock, train
 
+SAVED = "What a run has done is saved: the same command without --force resumes from there."
+"""Said of an interruption once runs have begun."""
+
 
 @dataclasses.dataclass(frozen=True)
 class RunResult:
@@ -43,6 +46,8 @@ class RunResult:
     """None if the run could not even be prepared."""
     record: Record | None = None
     fault: GcdbenchError | None = None
+    earlier: bool = False
+    """Whether it was finished before."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,10 +151,10 @@ def finished_runs(contexts: Mapping[str, RunContext], environment: RunEnvironmen
         folder = run_directory(ctx)
         if not ranks.from_first(lambda folder=folder: folder.finished and not force):  # type: ignore[misc]
             continue
-        results[run_id] = RunResult(0, ctx)
+        results[run_id] = RunResult(0, ctx, earlier=True)
         if ranks.first:  # the others get the record with all others
             try:
-                results[run_id] = RunResult(0, ctx, read_record(folder.record_file))
+                results[run_id] = RunResult(0, ctx, read_record(folder.record_file), earlier=True)
             except GcdbenchError as fault:
                 results[run_id] = RunResult(0, ctx, fault=fault)
     return results
@@ -189,6 +194,8 @@ def train_group(
         except BaseException as fault:
             for lane in alive(lanes):
                 stop_lane(lane, fault)
+            if lanes and not isinstance(fault, Exception):  # a signal
+                fault.add_note(SAVED)
             raise
         finally:
             group[0].source.release()

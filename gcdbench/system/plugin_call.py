@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from gcdbench.errors import BadImage, GcdbenchError, PluginError, TrainingError
+from gcdbench.system.debugging import look_at, raised_at
 from gcdbench.system.files import cannot_write
 
 _NO_MEMORY = (
@@ -48,7 +49,9 @@ def plugin_call(name: str, hook: str, kind: str = "method", passes: tuple[type[E
             raise memory_error(f"{hook} of '{name}'") from fault
         if isinstance(fault, passes):
             raise
-        raise PluginError(f"The {kind} '{name}' failed in {hook}: {type(fault).__name__}: {fault}") from fault
+        look_at(fault)
+        where = raised_at(fault)
+        raise PluginError(f"The {kind} '{name}' failed in {hook}: {type(fault).__name__}: {fault}{where}") from fault
     except SystemExit as fault:  # a plugin does not decide that the program ends
         raise PluginError(f"The {kind} '{name}' called sys.exit in {hook} ({fault}).") from fault
 
@@ -63,7 +66,8 @@ def as_user_error(fault: Exception, name: str) -> GcdbenchError:
         return cannot_write(fault, f"The run of '{name}'")
     if out_of_memory(fault):
         return memory_error(f"the run of '{name}'")
-    return PluginError(f"The run of '{name}' failed: {type(fault).__name__}: {fault}")
+    look_at(fault)
+    return PluginError(f"The run of '{name}' failed: {type(fault).__name__}: {fault}{raised_at(fault)}")
 
 
 def forget_frames(fault: BaseException | None) -> None:

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from gcdbench.errors import GcdbenchError, PluginError, UsageError, nearest, unknown
+from gcdbench.system.debugging import look_at, raised_at
 
 PASSED, FAILED, EXPECTED, SURPRISE, SKIPPED = "passed", "failed", "failed as expected", "passed unexpectedly", "skipped"
 
@@ -157,7 +158,8 @@ def _attempt(one: Check, subject: Any) -> tuple[str, str]:
     except GcdbenchError as fault:
         return FAILED, f"{type(fault).__name__}: {fault}"
     except (Exception, SystemExit) as fault:  # whatever a plugin raises is its failure, and the other checks continue
-        return FAILED, f"{type(fault).__name__}: {fault}"
+        look_at(fault)
+        return FAILED, f"{type(fault).__name__}: {fault}{raised_at(fault)}"
     return PASSED, ""
 
 

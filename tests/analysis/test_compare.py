@@ -71,8 +71,8 @@ def test_holm_is_applied_over_all_pairs():
 
 def test_a_single_run_each_cannot_tell():
     found = compared(runs("rlcd", [90.0]), runs("simgcd", [10.0]))
-    assert found.paired[1, "all"].verdict == "cannot tell"
-    assert "−80.0 cannot tell" in compare_sheet(found).rows[2][2].text
+    assert found.paired[1, "all"].verdict == "too few pairs"
+    assert "−80.0 too few pairs" in compare_sheet(found).rows[2][2].text
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,8 @@ CROWDED = ("gcdbench/data/datasets", "gcdbench/cli/commands")
 
 def imports(path: Path) -> Iterator[tuple[str, int]]:
     """Modules of ours that a file imports, lazily or for types only included; `gcdbench.x` stands for what is in it."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    text = re.sub(r"\$(\{\w+\}|\w+)", "X", path.read_text())  # templates of plugins
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names if alias.name.split(".")[0] == "gcdbench")
         elif isinstance(node, ast.ImportFrom) and node.level:
@@ -74,7 +76,7 @@ def test_plugins_import_what_is_public():
     templates = sorted((ROOT / "gcdbench/testing/scaffold").glob("*/package/*.py.txt"))
     for path in [*sorted((ROOT / "plugins").glob("*/gcdbench_*/**/*.py")), *templates]:
         for target, line in imports(path):
-            if target not in PUBLIC and not target.startswith("gcdbench.toolbox."):
+            if target not in PUBLIC and target != "X" and not target.startswith("gcdbench.toolbox."):
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports {target}")
     assert not wrong, "\n".join(wrong)
 

@@ -90,7 +90,7 @@ def own(cls: type, kind: str = "method") -> Plugin:
 def test_the_wrong_kind_of_thing_is_told_when_it_is_loaded(cls, kind, words):
     with pytest.raises(PluginError, match=words):
         own(cls, kind).load()
-    assert words in str(registry.probe([own(cls, kind)])["subject"])
+    assert words in str(registry.probe([own(cls, kind)])["subject"].reason)
 
 
 def test_a_plugin_does_not_end_the_program():
@@ -127,7 +127,9 @@ def test_an_import_that_never_ends_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "PATIENCE", 15.0)
     fine = Plugin("method", "fine", "gcdbench_simgcd:SimGCD", "a", "1", "")
     found = registry.probe([Plugin("method", "sleepy", "sleepy:X", "a", "1", ""), fine])
-    assert found == {"sleepy": "its import took longer than 15.0 seconds", "fine": None}
+    assert found["sleepy"].reason == "its import took longer than 15.0 seconds"
+    assert found["fine"].reason is None
+    assert found["fine"].facts["recipes"] == ["paper"]
 
 
 def test_what_a_plugin_prints_is_not_the_answer(cli, monkeypatch):

@@ -22,6 +22,9 @@ ELSEWHERE = {"presets", "import-quiet", "position"}
 """Broken plugins that need a package or module of their own; `position` is about the harness, whatever the plugin."""
 
 
+pytestmark = pytest.mark.kit  # `make test-kit`
+
+
 def plugin(target: str, kind: str = "method", name: str = "subject") -> Plugin:
     return Plugin(kind, name, target, "a package", "1.0", "")
 

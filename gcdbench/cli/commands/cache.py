@@ -9,7 +9,7 @@ import click
 
 from gcdbench.cli.environment_options import cache_option
 from gcdbench.cli.options import SuggestingGroup
-from gcdbench.cli.output import json_option, out, print_json, print_table
+from gcdbench.cli.output import json_option, out, print_json, print_table, print_words
 from gcdbench.errors import UsageError
 
 
@@ -41,9 +41,9 @@ def list_command(cache: Path | None, as_json: bool) -> None:
         sentence = (
             f"{len(left)} unfinished stores of killed processes; `gcdbench cache delete --all` deletes them as well."
         )
-        out().print(sentence, markup=False, soft_wrap=True)
+        print_words(out(), sentence)
     if not found:
-        out().print(f"There are no stores in {root}.", markup=False, soft_wrap=True)
+        print_words(out(), f"There are no stores in {root}.")
         return
     rows = [[s["key"], s["kind"], s["what"], spoken_size(s["bytes"])] for s in found]
     print_table(f"Stores in {root}", ["Store", "Kind", "What", "Size"], rows)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gcdbench.cli.options import PathType, data_root_option
-from gcdbench.cli.output import err, json_option, out, print_json, print_table
+from gcdbench.cli import completion
+from gcdbench.cli.options import PathType, asked_look, data_root_option, debugging_options
+from gcdbench.cli.output import err, json_option, out, print_json, print_table, print_words
 from gcdbench.errors import GcdbenchError, PluginError, UsageError, unknown
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("check")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completion.plugins("method"))
 @click.option("--kind", help="method, dataset, evaluator or k-estimator, where a name could be several.")
 @click.option("--recipe", help="Recipe of a method; default is the method's first (--trajectory: the best).")
 @click.option("--only", multiple=True, metavar="CHECK", help="Run only this check and those it builds on.")
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     help="Instead replay this recorded reference trajectory (.npz) through a method.",
 )
 @click.option("--param-groups", "variant", metavar="VARIANT", help="Replay only this variant of the recording.")
+@debugging_options
 @json_option
 def check_command(
     name: str | None, kind: str | None, recipe: str | None, listing: bool, as_json: bool, **options: Any
@@ -52,12 +54,15 @@ def check_command(
         _replay(name, options["trajectory"], recipe, options["variant"], as_json)
         return
     from gcdbench import registry
+    from gcdbench.system.debugging import looking
     from gcdbench.testing.kit import Report
     from gcdbench.testing.subject import find_kind, open_session
 
     kind = find_kind(name, kind)
     plugin = registry.get(kind, name)
-    reason = registry.probe([plugin])[plugin.name]  # an import that ends or stops the process must not end this one
+    reason = registry.probe([plugin])[
+        plugin.name
+    ].reason  # an import that ends or stops the process must not end this one
     if reason is not None:
         raise PluginError(f"The {kind} plugin '{plugin.name}' ({plugin.package} {plugin.version}) is broken: {reason}")
     _, session = open_session(name, kind, options["data_root"], recipe)
@@ -66,7 +71,11 @@ def check_command(
     outcomes = []
     console = err()
     # What a plugin prints is not the answer.
-    with console.status("", spinner="dots") as status, redirect_stdout(sys.stderr):
+    look = asked_look(options["traceback"], options["pdb"])
+    printing = nullcontext() if options["pdb"] else redirect_stdout(sys.stderr)
+    with console.status("", spinner="dots") as status, printing, looking(look):
+        if options["pdb"]:
+            status.stop()
         for number, which in enumerate(only or session.checks, 1):
             status.update(f"checking {number} of {len(only or session.checks)}: {which}")
             outcomes.append(session.outcome(which))
@@ -84,8 +93,8 @@ def _print(report: Report) -> None:
     print_table(f"{report.kind} {report.name}", ["Check", "Outcome", "Why", "Seconds"], rows)
     for outcome in report.of("failed", "passed unexpectedly"):
         text = f"{outcome.check.name}: {outcome.check.explains}\n  What helps: {outcome.check.fix}"
-        out().print(text, markup=False, soft_wrap=True)
-    out().print(report.summary().splitlines()[0], markup=False, soft_wrap=True)
+        print_words(out(), text)
+    print_words(out(), report.summary().splitlines()[0])
 
 
 def _list(kind: str | None, as_json: bool) -> None:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gcdbench.cli import completion
 from gcdbench.cli.environment_options import environment_options, on_ranks
 from gcdbench.cli.formats import format_options, print_sheets
 from gcdbench.cli.options import Seeds, datasets_option, set_option
-from gcdbench.cli.output import err, note
+from gcdbench.cli.output import err, note, print_words
 from gcdbench.errors import ProtocolError, UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 
 @click.command("compare", short_help="Compare methods on finished runs.")
-@click.argument("methods", nargs=-1, required=True, metavar="METHOD[:RECIPE]...")
+@click.argument(
+    "methods", nargs=-1, required=True, metavar="METHOD[:RECIPE]...", shell_complete=completion.plugins("method")
+)
 @datasets_option
 @click.option("--backbone", help="Only runs on this backbone.")
 @click.option("--seed", "seeds", type=Seeds(), help="Only these seeds: 0 or 0,1,2 or 0-4.")
@@ -142,7 +145,7 @@ def show(
         except UsageError as fault:
             if len(found) == 1:
                 raise
-            err().print(f"Note: {fault}", markup=False, soft_wrap=True)
+            print_words(err(), f"Note: {fault}")
     empty = {registry.canonical("dataset", d) for d in datasets} - {s.dataset for s in found}
     alone = [
         p for p in published_places(tables) if p[0] in empty and (backbone is None or short_name(backbone) == p[1])

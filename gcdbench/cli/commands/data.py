@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gcdbench.cli import completion
 from gcdbench.cli.options import SuggestingGroup, data_root_option
-from gcdbench.cli.output import err, json_option, out, print_json, print_table
+from gcdbench.cli.output import err, json_option, out, print_json, print_table, print_words
 from gcdbench.errors import DataError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def _open(name: str, root: Path | None) -> OpenedDataset:
 
 
 @data_group.command("layout")
-@click.argument("dataset")
+@click.argument("dataset", shell_complete=completion.plugins("dataset"))
 @data_root_option
 @json_option
 def layout_command(dataset: str, data_root: Path | None, as_json: bool) -> None:
@@ -43,7 +44,7 @@ def layout_command(dataset: str, data_root: Path | None, as_json: bool) -> None:
 
 
 @data_group.command("verify")
-@click.argument("dataset")
+@click.argument("dataset", shell_complete=completion.plugins("dataset"))
 @data_root_option
 @click.option("--sample", type=click.IntRange(1), help="Open only about this many images of each part.")
 @json_option
@@ -90,13 +91,13 @@ def verify_command(dataset: str, data_root: Path | None, sample: int | None, as_
         print_table(f"{opened.title} below {opened.root}", columns, rows)
         for kind, sentences in (("Problem", result.problems), ("Note", result.notes)):
             for sentence in sentences:
-                out().print(f"{kind}: {sentence}", markup=False, soft_wrap=True)
+                print_words(out(), f"{kind}: {sentence}")
     if not result.ok:
         raise DataError(f"{opened.title} has {len(result.problems)} problem(s); they are listed above.")
 
 
 @data_group.command("fetch")
-@click.argument("dataset")
+@click.argument("dataset", shell_complete=completion.plugins("dataset"))
 @data_root_option
 @click.option("--keep-archive", is_flag=True, help="Do not delete the archive after unpacking.")
 @json_option
@@ -151,7 +152,7 @@ def _download(archive: Archive, folder: Path) -> Path:
 
 
 @data_group.command("split")
-@click.argument("dataset")
+@click.argument("dataset", shell_complete=completion.plugins("dataset"))
 @data_root_option
 @click.option("--label-ratio", type=float, default=0.5, show_default=True, help="Share of labelled base images.")
 @click.option("--novel-ratio", type=float, help="Share of novel classes.")

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
-from gcdbench.cli.output import json_option, print_json, print_table
+from gcdbench.analysis.table import Sheet
+from gcdbench.analysis.table import cells as plain_cells
+from gcdbench.cli import completion
+from gcdbench.cli.formats import print_sheet
+from gcdbench.cli.options import data_root_option, wide_option
+from gcdbench.cli.output import json_option, next_step, out, print_json, print_table, print_words
 from gcdbench.errors import unknown
 
 KINDS = {
@@ -20,10 +26,16 @@ KINDS = {
 
 
 @click.command("list")
-@click.argument("what", metavar="methods|datasets|backbones|evaluators|k-estimators|trackers|launchers|experiments")
+@click.argument(
+    "what",
+    metavar="methods|datasets|backbones|evaluators|k-estimators|trackers|launchers|experiments",
+    shell_complete=completion.kinds,
+)
 @click.option("--no-check", is_flag=True, help="Do not try whether each plugin can be imported (quick).")
+@data_root_option
+@wide_option
 @json_option
-def list_command(what: str, no_check: bool, as_json: bool) -> None:
+def list_command(what: str, no_check: bool, data_root: Path | None, wide: bool, as_json: bool) -> None:
     """List what is installed. A plugin that cannot be imported is shown as broken, with the reason."""
     others = {"backbones": _list_backbones, "experiments": _list_experiments}
     if what in others:
@@ -32,22 +44,25 @@ def list_command(what: str, no_check: bool, as_json: bool) -> None:
     if what not in KINDS:
         raise unknown("kind of thing to list called", what, [*KINDS, *others])
     from gcdbench import registry
+    from gcdbench.data.data_root import data_root as choose_root
 
     kind = KINDS[what]
     found = registry.plugins(kind)
-    reasons = {} if no_check else registry.probe(found)
+    probed = {} if no_check else registry.probe(found, str(choose_root(data_root)) if kind == "dataset" else None)
     other: dict[str, list[str]] = {}
     for alias, name in sorted(registry.aliases(kind).items()):
         other.setdefault(name, []).append(alias)
     rows: list[dict[str, Any]] = []
     for plugin in found:
-        reason = reasons.get(plugin.name) or plugin.clash
+        known = probed.get(plugin.name)
+        reason = (known.reason if known else None) or plugin.clash
         row: dict[str, Any] = {
             "name": plugin.name,
             "package": plugin.package,
             "version": plugin.version,
             "status": "broken" if reason else "unchecked" if no_check else "ok",
             "reason": reason,
+            **(known.facts if known else {}),
         }
         if kind in registry.ALIASES:
             row["aliases"] = other.get(plugin.name, [])
@@ -55,14 +70,53 @@ def list_command(what: str, no_check: bool, as_json: bool) -> None:
     if as_json:
         print_json({what: rows})
         return
-    columns = ["Name", "Package", "Status"] + (["Also called"] if kind in registry.ALIASES else [])
-    print_table(None, columns, [_cells(row) for row in rows])
+    cells = {"method": _method_cells, "dataset": _dataset_cells}.get(kind, _other_cells)
+    lines = [cells(row) for row in rows]
+    columns = tuple(dict.fromkeys(name for line in lines for name in line)) or ("Name",)
+    sheet = Sheet(what.capitalize(), columns, tuple(plain_cells(*(line.get(c, "") for c in columns)) for line in lines))
+    print_sheet(sheet, ("Package", "Also called"), wide)
+    for row in rows:
+        if row["reason"]:
+            print_words(out(), f"{row['name']} is broken: {row['reason']}")
+    if not rows:
+        print_words(out(), "None is installed. Methods are packages of their own, such as gcdbench-simgcd.")
+    hints = {"method": "gcdbench run --method M --dataset digits", "dataset": "gcdbench data layout D"}
+    if kind in hints:
+        next_step(hints[kind])
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
-    status = row["status"] if not row["reason"] else f"broken: {row['reason']}"
-    cells = [row["name"], f"{row['package']} {row['version']}", status]
-    return [*cells, ", ".join(row["aliases"])] if "aliases" in row else cells
+def _method_cells(row: dict[str, Any]) -> dict[str, str]:
+    cells = {"Name": row["name"], "Method": row.get("title", "")}
+    cells["Recipes"] = ", ".join(row.get("recipes", ()))
+    if "needs_k" in row:
+        finds = [r for r in row["recipes"] if r in row["finds_k"]]
+        given = "" if len(finds) == len(row["recipes"]) else "given" if row["needs_k"] else "not needed"
+        cells["K"] = "; ".join(filter(None, [given, f"found ({', '.join(finds)})" if finds else ""]))
+        cells["Answers by"] = row["answers"]
+    return {**cells, "Package": f"{row['package']} {row['version']}", **_status(row)}
+
+
+def _dataset_cells(row: dict[str, Any]) -> dict[str, str]:
+    cells = {"Name": row["name"], "Dataset": row.get("title", "")}
+    cells["Training rows"] = "" if row.get("train") is None else f"{row['train']:,}"
+    cells["Classes"] = "" if row.get("classes") is None else str(row["classes"])
+    cells["Here"] = "" if row.get("here") is None else "yes" if row["here"] else "no"
+    more = {"Also called": ", ".join(row["aliases"]), "Package": f"{row['package']} {row['version']}"}
+    return {**cells, **more, **_status(row)}
+
+
+def _other_cells(row: dict[str, Any]) -> dict[str, str]:
+    return {
+        "Name": row["name"],
+        "What": row.get("title", ""),
+        "Package": f"{row['package']} {row['version']}",
+        **_status(row),
+    }
+
+
+def _status(row: dict[str, Any]) -> dict[str, str]:
+    """Only where there is something to say."""
+    return {} if row["status"] == "ok" else {"Status": row["status"]}
 
 
 def _list_backbones(as_json: bool) -> None:
@@ -76,7 +130,7 @@ def _list_backbones(as_json: bool) -> None:
         print_json({"backbones": rows})
         return
     print_table(None, ["Name", "Model", "What"], [list(row.values()) for row in rows])
-    click.echo("Any other timm ViT with a CLS token, or network with a feature map, works by its timm name.")
+    print_words(out(), "Any other timm ViT with a CLS token, or network with a feature map, works by its timm name.")
 
 
 def _list_experiments(as_json: bool) -> None:
@@ -92,4 +146,4 @@ def _list_experiments(as_json: bool) -> None:
         return
     table = [[r["name"], r["title"], str(r["rows"]), ", ".join(r["datasets"])] for r in rows]
     print_table(None, ["Name", "What", "Rows", "Published on"], table)
-    click.echo("`gcdbench table NAME --dataset digits` makes one of them on the embedded data.")
+    print_words(out(), "`gcdbench table NAME --dataset digits` makes one of them on the embedded data.")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from gcdbench.cli import completion
 from gcdbench.cli.environment_options import take_environment
 from gcdbench.cli.options import (
     PathType,
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 
 
 @click.command("report", short_help="Write an HTML report.")
-@click.argument("names", nargs=-1, required=True, metavar="RUN | --compare METHOD... | --table NAME")
+@click.argument(
+    "names", nargs=-1, required=True, metavar="RUN | --compare METHOD... | --table NAME", shell_complete=completion.runs
+)
 @click.option("--compare", "comparing", is_flag=True, help="Report on a comparison; names are methods.")
 @click.option("--table", "tabling", is_flag=True, help="Report on an experiment; the name is the experiment's.")
 @click.option(
@@ -66,17 +70,23 @@ def report_command(
         import matplotlib  # noqa: F401
     except ImportError as fault:
         raise UsageError(f"Reports need {fault.name}: pip install 'gcdbench[report]'.") from fault
+    from gcdbench.cli.output import note
     from gcdbench.cli.progress import Display
+    from gcdbench.data.data_root import VARIABLE
     from gcdbench.data.data_root import data_root as choose_root
     from gcdbench.report.page import write
     from gcdbench.report.view import Source
 
-    source = Source(choose_root(options.pop("data_root")), options.pop("device"), not no_images)
+    given = options.pop("data_root")
+    root = choose_root(given) if given is not None or os.environ.get(VARIABLE) else None
+    source = Source(root, options.pop("device"), not no_images)
     with Display() as display:
         display.phase("reading runs, drawing plots")
         make = _compare_page if comparing else _study_page if tabling else _run_page
         files = write(make(names, source, **options), output, plots)
     click.echo(f"Wrote {files[0]} ({files[0].stat().st_size / 1e6:.1f} MB).")
+    for name, reason in source.left_out.items():
+        note(f"No pictures and features of {name}: {reason}")
     if plots is not None:
         click.echo(f"Wrote {len(files) - 1} plots to {plots}.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -10,22 +11,27 @@ from typing import Any
 import click
 
 from gcdbench.analysis.setups import spell
-from gcdbench.analysis.table import Sheet, cells
+from gcdbench.analysis.table import Cell, Sheet, cells
 from gcdbench.cli.formats import format_options, print_csv, print_sheet
-from gcdbench.cli.options import runs_option
-from gcdbench.cli.output import err, out, print_json
+from gcdbench.cli.options import runs_option, wide_option
+from gcdbench.cli.output import err, next_step, out, print_json, print_words
 from gcdbench.records.record import Record
 from gcdbench.records.summary import HEADLINE
 from gcdbench.system.files import read_json
+
+COLUMNS = ("Method", "Seed", *HEADLINE.values(), "Run", "Epochs", "Protocol")
 
 
 @click.command("results", short_help="List all runs.")
 @click.option("--method", help="Only runs of this method.")
 @click.option("--dataset", help="Only runs on this dataset.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of record.json and stop.")
+@wide_option
 @runs_option
 @format_options("json", "csv")
-def results_command(method: str | None, dataset: str | None, schema: bool, runs: Path, fmt: str | None) -> None:
+def results_command(
+    method: str | None, dataset: str | None, schema: bool, wide: bool, runs: Path, fmt: str | None
+) -> None:
     """List the runs that exist: finished ones with their accuracies, unfinished ones with how far they are."""
     if schema:
         click.echo((resources.files("gcdbench.records") / "record.schema.json").read_text(encoding="utf-8"), nl=False)
@@ -37,16 +43,16 @@ def results_command(method: str | None, dataset: str | None, schema: bool, runs:
         dataset = registry.aliases("dataset")[dataset.lower()]
     records, unfinished, faults = read_runs(runs)
     for fault in faults:
-        err().print(f"Note: {fault}", markup=False, soft_wrap=True)
+        print_words(err(), f"Note: {fault}")
     rows = [_finished(r) for r in records] + [_unfinished(folder) for folder in unfinished]
     rows = [r for r in rows if method in (None, r["method"]) and dataset in (None, r["dataset"])]
     rows.sort(key=lambda r: (r["dataset"], r["method"], r["recipe"], r["backbone"], r["seed"], r["run_id"]))
     if fmt == "json":
-        print_json({"runs": rows, "unreadable": faults})
+        print_json({"runs": [{k: v for k, v in r.items() if k != "done"} for r in rows], "unreadable": faults})
     elif fmt == "csv":
         flat = [
             {
-                **{k: v for k, v in row.items() if k not in ("metrics", "chosen")},
+                **{k: v for k, v in row.items() if k not in ("metrics", "chosen", "done")},
                 "chosen": "; ".join(f"{k}={json.dumps(v)}" for k, v in row["chosen"].items()),
                 **{k if k not in row else f"metric {k}": v for k, v in row["metrics"].items()},
             }
@@ -57,10 +63,16 @@ def results_command(method: str | None, dataset: str | None, schema: bool, runs:
         which = " that fit" if records or unfinished else " that can be read" if faults else ""
         click.echo(f"There are no runs{which} in {runs}. Start one with `gcdbench run --method M --dataset D`.")
     else:
-        columns = ("Method", "Dataset", "Backbone", "Seed", *HEADLINE.values(), "Run", "Protocol", "Status")
-        print_sheet(Sheet(f"Runs in {runs}", columns, tuple(cells(*_cells(row)) for row in rows)))
+        places: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for row in rows:
+            places.setdefault((row["dataset"], row["backbone"]), []).append(row)
+        for (where, backbone), here in places.items():
+            print_sheet(_sheet(f"{where}, {backbone or 'backbone not known'}", here), ("Protocol",), wide)
         done = sum(row["status"] == "finished" for row in rows)
         out().print(f"{done} finished, {len(rows) - done} unfinished.", markup=False)
+        first = next((r for r in rows if r["status"] == "finished"), None)
+        if first is not None:
+            next_step(f"gcdbench show {first['run_id']}")
 
 
 def _finished(record: Record) -> dict[str, Any]:
@@ -77,6 +89,7 @@ def _finished(record: Record) -> dict[str, Any]:
         "run_id": record.run_id,
         "fingerprint": record.fingerprint,
         "status": "finished",
+        "done": "all",
         "finished": record.finished,
         "dir": record.dir,
         "metrics": record.metrics,
@@ -97,34 +110,36 @@ def _unfinished(folder: Path) -> dict[str, Any]:
         "run_id": folder.name,
         "fingerprint": "",
         "status": "unfinished",
+        "done": "",
         "finished": "",
         "dir": str(folder),
         "metrics": {},
     }
     try:
         config = read_json(folder / "config.json")
+        done = len(RunDirectory(folder).epochs())
         row.update(
             recipe=config["run"]["recipe"],
             backbone=config["backbone"]["name"],
             seed=config["run"]["seed"],
-            status=f"unfinished: {len(RunDirectory(folder).epochs())} of {config['train']['epochs']} epochs",
+            status=f"unfinished: {done} of {config['train']['epochs']} epochs",
+            done=f"{done} of {config['train']['epochs']}",
         )
     except (OSError, ValueError, KeyError, TypeError):
         row["status"] = "unfinished: its config.json cannot be read"
+        row["done"] = "config.json cannot be read"
     return row
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
-    chosen = "".join(f"\n  {key}={spell(value)}" for key, value in row["chosen"].items())
-    numbers = [f"{row['metrics'][m]:.1f}" if m in row["metrics"] else "-" for m in HEADLINE]
-    name = f"{row['method']} ({row['recipe']}){chosen}"
-    return [
-        name,
-        row["dataset"],
-        row["backbone"],
-        str(row["seed"]),
-        *numbers,
-        row["run_id"],
-        row["fingerprint"][:8],
-        row["status"],
-    ]
+def _sheet(title: str, rows: Sequence[dict[str, Any]]) -> Sheet:
+    """Runs of one dataset and backbone; settings that were chosen are notes."""
+    notes: dict[str, int] = {}
+    lines = []
+    for row in rows:
+        chosen = ", ".join(f"{key}={spell(value)}" for key, value in row["chosen"].items())
+        marks = (notes.setdefault(chosen, len(notes) + 1),) if chosen else ()
+        numbers = [f"{row['metrics'][m]:.1f}" if m in row["metrics"] else "-" for m in HEADLINE]
+        seed = str(row["seed"]) if row["seed"] >= 0 else "?"
+        name = Cell(f"{row['method']} ({row['recipe']})" if row["recipe"] else row["method"], notes=marks)
+        lines.append((name, *cells(seed, *numbers, row["run_id"], row["done"], row["fingerprint"][:8])))
+    return Sheet(title, COLUMNS, tuple(lines), notes=tuple(notes))

@@ -9,16 +9,23 @@ from typing import Any
 
 import click
 
+from gcdbench.cli import completion
 from gcdbench.cli.environment_options import environment_options, on_ranks
-from gcdbench.cli.options import ClassNumber, PathType, Seeds, set_option
+from gcdbench.cli.options import ClassNumber, PathType, Seeds, asked_look, debugging_options, set_option
 from gcdbench.cli.output import json_option
 
 
 @click.command("run")
-@click.option("--method", help="Method plugin, see `gcdbench list methods`; several as A,B or A:RECIPE,A.")
-@click.option("--dataset", help="Dataset, see `gcdbench list datasets`.")
-@click.option("--recipe", help="Named variant of the method; default is the method's first.")
-@click.option("--backbone", help="`dino`, `dinov2`, `digits-vit` or any timm ViT.")
+@click.option(
+    "--method",
+    shell_complete=completion.plugins("method", listed=True),
+    help="Method plugin, see `gcdbench list methods`; several as A,B or A:RECIPE,A.",
+)
+@click.option("--dataset", shell_complete=completion.plugins("dataset"), help="Dataset, see `gcdbench list datasets`.")
+@click.option(
+    "--recipe", shell_complete=completion.recipes, help="Named variant of the method; default is the method's first."
+)
+@click.option("--backbone", shell_complete=completion.backbones, help="`dino`, `dinov2`, `digits-vit` or any timm ViT.")
 @click.option("--seed", "seeds", type=Seeds(), help="One or more seeds: 0 or 0,1,2 or 0-4.  [default: 0]")
 @click.option("--epochs", type=int, help="Number of epochs.")
 @click.option(
@@ -54,6 +61,7 @@ from gcdbench.cli.output import json_option
 )
 @click.option("--dry-run", is_flag=True, help="Check everything, print the plan and a time estimate, then stop.")
 @click.option("--force", is_flag=True, help="Repeat runs that are finished or unfinished.")
+@debugging_options
 @json_option
 def run_command(
     assignments: tuple[str, ...],
@@ -61,6 +69,8 @@ def run_command(
     dry_run: bool,
     force: bool,
     as_json: bool,
+    traceback: bool,
+    pdb: bool,
     **options: Any,
 ) -> None:
     """Train a method on a dataset and score it, once per seed. Several methods share the work of the trunk.
@@ -75,12 +85,14 @@ def run_command(
     from gcdbench.records.trackers import check_names
     from gcdbench.runs.dry_run import describe_requests
     from gcdbench.runs.execute import ExecuteOptions, all_records, execute
+    from gcdbench.system.debugging import looking
 
     check_names(track)
     with on_ranks(options, alone=dry_run) as environment:
         request = RunRequest(settings=dict(parse_assignment(a) for a in assignments), **options)
         # What a plugin prints is not the answer.
-        with show_progress() as display, redirect_stdout(sys.stderr) if as_json else nullcontext():
+        printing = redirect_stdout(sys.stderr) if as_json else nullcontext()
+        with show_progress(quiet=pdb) as display, printing, looking(asked_look(traceback, pdb)):
             if dry_run:
                 plans = describe_requests(request.each(), environment, display, force)
             else:
@@ -89,5 +101,7 @@ def run_command(
             print_plans(plans, as_json)
             return
         once = {r.record.run_id: r.record for r in results if r.record is not None}
-        print_results(list(once.values()), as_json)
+        print_results(
+            list(once.values()), as_json, [r.record.run_id for r in results if r.earlier and r.record is not None]
+        )
         all_records(results)  # whatever failed is reported after the results of what did not

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from gcdbench.cli import completion
 from gcdbench.cli.options import runs_option
-from gcdbench.cli.output import json_option, out, print_json, print_table
+from gcdbench.cli.output import json_option, out, print_json, print_table, print_words
 from gcdbench.config.resolve import flat_config
 from gcdbench.errors import UsageError
 from gcdbench.records.find import find_run
@@ -18,7 +19,7 @@ from gcdbench.system.files import read_json
 
 
 @click.command("show")
-@click.argument("run")
+@click.argument("run", shell_complete=completion.runs)
 @runs_option
 @json_option
 def show_command(run: str, runs: Path, as_json: bool) -> None:
@@ -68,7 +69,7 @@ def _print(record: Record) -> None:
     changed = [[k, str(flat[k]), source] for k, source in record.sources.items() if source != "default"]
     print_table("Config that is not default", ["Key", "Value", "From"], changed)
     for warning in record.warnings:
-        out().print(f"Note: {warning}", markup=False, soft_wrap=True)
+        print_words(out(), f"Note: {warning}")
 
 
 def _estimator(record: Record) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gcdbench.cli import completion
 from gcdbench.cli.commands.table import asked_for, show_studies
 from gcdbench.cli.environment_options import take_environment, where_options
 from gcdbench.cli.formats import format_options
@@ -29,7 +30,7 @@ RESOURCES = {"gpus_per_job": "gpus", "cpus_per_job": "cpus", "memory_per_job": "
 
 
 @click.command("sweep", short_help="Make all runs of an experiment, on one machine or a cluster.")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.experiments)
 @click.option("--launcher", default="local", show_default=True, help="Where jobs run, see `gcdbench list launchers`.")
 @click.option(
     "--launcher-set", "launcher_settings", multiple=True, metavar="KEY=VALUE", help="A setting of the launcher."

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gcdbench.cli import completion
 from gcdbench.cli.environment_options import environment_options, on_ranks
 from gcdbench.cli.formats import format_options, print_sheets
 from gcdbench.cli.options import Seeds, datasets_option, set_option
-from gcdbench.cli.output import out, print_json, print_table
+from gcdbench.cli.output import out, print_json, print_table, print_words
 from gcdbench.errors import GcdbenchError, ProtocolError, UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.command("table", short_help="Make a table or study of a paper.")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.experiments)
 @datasets_option
 @click.option("--backbone", help="Backbone; default is the dataset's.")
 @click.option("--seed", "seeds", type=Seeds(), help="Seeds: 0 or 0,1,2 or 0-4 (default: the experiment's).")
@@ -132,9 +133,9 @@ def _print_plan(
     for label, fault in faults.items():
         reasons.setdefault(str(fault), []).append(label)
     for reason, labels in reasons.items():
-        console.print(f"Cannot run: {'; '.join(labels)}. {reason}", markup=False, soft_wrap=True)
+        print_words(console, f"Cannot run: {'; '.join(labels)}. {reason}")
     if missing:
-        console.print(f"Not installed, published numbers only: {', '.join(missing)}.", markup=False, soft_wrap=True)
+        print_words(console, f"Not installed, published numbers only: {', '.join(missing)}.")
     if experiment.kind == "parameters":
         console.print("Nothing is trained: parameters are counted.", markup=False)
         return

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
+from gcdbench.cli import completion
 from gcdbench.cli.options import runs_option
-from gcdbench.cli.output import json_option, out, print_json, print_table
+from gcdbench.cli.output import json_option, out, print_json, print_table, print_words
 from gcdbench.errors import GcdbenchError, UsageError
 
 
 @click.command("verify")
-@click.argument("names", metavar="[RUN]...", nargs=-1)
+@click.argument("names", metavar="[RUN]...", nargs=-1, shell_complete=completion.runs)
 @runs_option
 @json_option
 def verify_command(names: tuple[str, ...], runs: Path, as_json: bool) -> None:
@@ -45,6 +46,6 @@ def verify_command(names: tuple[str, ...], runs: Path, as_json: bool) -> None:
         print_table("Predictions scored again", ["Run", "Metrics that agree", "Verified"], rows)
         for verdict in verdicts:
             for text in (*verdict.problems, *(f"Note: {note}" for note in verdict.notes)):
-                out().print(f"{verdict.run_id}: {text}", markup=False, soft_wrap=True)
+                print_words(out(), f"{verdict.run_id}: {text}")
     if wrong:
         raise GcdbenchError(f"{len(wrong)} of {len(verdicts)} records do not say what their predictions say.")

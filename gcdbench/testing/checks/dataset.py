@@ -25,6 +25,19 @@ SAMPLE = 12
 """Images of each part that are opened."""
 
 
+@check(
+    "dataset",
+    "changes",
+    explains="files_hash is not empty, so that changed image files are noticed: stores are made again, and a run that "
+    "has begun is refused.",
+    fix="Derive the dataset from gcdbench.FileDataset, or return sizes and times of the files from files_hash.",
+)
+def changes_are_noticed(subject: Any) -> None:
+    """A warning and no failure: images that ship with a package do not change."""
+    if not open_dataset(subject.cls, data_root(subject.root)).files_hash("train"):
+        raise NotApplicable("files_hash is empty: if images change, old stores and results are taken for current ones")
+
+
 def _open(subject: Any) -> OpenedDataset:
     return open_dataset(subject.cls, data_root(subject.root))
 

@@ -9,13 +9,15 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from gcdbench import registry
 from gcdbench.analysis.published import read_tables
-from gcdbench.config.presets import preset_layers, read_preset
+from gcdbench.config.presets import preset_files, preset_layers, read_preset
 from gcdbench.config.resolve import Layer, resolve
 from gcdbench.errors import GcdbenchError
 from gcdbench.records.provenance import package_folder
@@ -134,18 +136,37 @@ def _resolved(lab: Any, layers: list[Layer]) -> Any:
     return found.config.method_config
 
 
+def _recipes(names: Sequence[str]) -> str:
+    return f"is the recipe {names[0]} only" if len(names) == 1 else f"are the recipes {', '.join(names)}"
+
+
+def _unmatched_presets(lab: Any) -> list[str]:
+    """Preset files of the package that no method of it reads."""
+    target = lab.subject.plugin.target
+    folder = package_folder(target)
+    if folder is None or not (folder / "presets").is_dir():
+        return []
+    package = target.partition(":")[0].partition(".")[0]
+    siblings = [p for p in registry.plugins("method") if p.target.partition(":")[0].partition(".")[0] == package]
+    classes = [lab.cls, *(p.load() for p in siblings if not p.clash)]
+    read = {file.name for cls in classes for file in preset_files(cls, cls.recipes)}
+    return sorted(path.name for path in (folder / "presets").glob("*.toml") if path.name not in read)
+
+
 @check(
     "method",
     "presets",
-    explains="Every preset of every recipe resolves, for each dataset and backbone it names, and says "
-    "where it was published; tables of published numbers can be read.",
-    fix="Correct the key or value in presets/<recipe>.toml, add a `source`, or correct paper/*.toml "
-    "(gcdbench/analysis/published.py says what is in such a file).",
+    explains="Every preset file belongs to a recipe. Every preset of every recipe resolves, for each dataset and "
+    "backbone it names, and says where it was published; tables of published numbers can be read.",
+    fix="Name preset files after recipes (`recipes` of the method), correct the key or value in them, add a `source`, "
+    "or correct paper/*.toml (gcdbench/analysis/published.py says what is in such a file).",
     needs=("config",),
 )
 def presets_resolve(lab: Any) -> None:
     """All presets and paper tables of the package."""
     seen = 0
+    for name in _unmatched_presets(lab):
+        raise Failed(f"presets/{name} belongs to no recipe; there {_recipes(lab.cls.recipes)}")
     for recipe in lab.cls.recipes:
         tree = read_preset(lab.cls, recipe)
         seen += bool(tree)

@@ -40,11 +40,22 @@ def words(name: str, kind: str = "method") -> dict[str, str]:
     }
 
 
-def write_plugin(name: str, kind: str, folder: Path) -> list[str]:
-    """Write a working package; the names of its files."""
+def base_words(base: str) -> dict[str, str]:
+    """What the templates need of the method that a new one is derived from."""
+    plugin = registry.get("method", base)
+    found = plugin.load()
+    module, _, name = plugin.target.partition(":")
+    names = {"base_name": plugin.name, "base_package": plugin.package}
+    return {**names, "base_module": module, "base_class": name or found.__name__}
+
+
+def write_plugin(name: str, kind: str, folder: Path, base: str | None = None) -> list[str]:
+    """Write a working package; the names of its files. ``base`` is a method that the new one is derived from."""
     if kind not in KINDS:
         raise unknown("kind of plugin called", kind, KINDS)
-    fields = words(name, kind)
+    if base is not None and kind != "method":
+        raise UsageError(f"--from derives a method from another one; a {kind} cannot be derived.")
+    fields = words(name, kind) | ({} if base is None else base_words(base))
     others = {p.name.lower(): p.package for p in registry.plugins(kind)} | registry.aliases(kind)
     if name.lower() in others:
         raise UsageError(f"There is a {kind} '{name}' already ({others[name.lower()]}); take another name.")
@@ -55,7 +66,9 @@ def write_plugin(name: str, kind: str, folder: Path) -> list[str]:
         )
     if folder.exists():
         raise UsageError(f"{folder} exists already; take another --folder.")
-    texts = dict(_filled(resources.files("gcdbench.testing.scaffold") / kind, "", fields))
+    templates = resources.files("gcdbench.testing.scaffold")
+    folders = ("common", kind if base is None else "from")
+    texts = {path: text for each in folders for path, text in _filled(templates / each, "", fields)}
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=".new-plugin-", dir=folder.parent))
@@ -85,9 +98,8 @@ def _installed(package: str) -> bool:
 def _filled(folder: Traversable, where: str, fields: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Every file of a template folder, with its name and its text filled in."""
     for entry in folder.iterdir():
-        name = {"package": fields["module"], "test_name.py.txt": f"test_{fields['key']}.py.txt"}.get(
-            entry.name, entry.name
-        )
+        names = {"package": fields["module"], "test_name.py.txt": f"test_{fields['key']}.py.txt", "github": ".github"}
+        name = names.get(entry.name, entry.name)
         if entry.is_dir():
             yield from _filled(entry, f"{where}{name}/", fields)
         elif name.endswith(SUFFIX):

@@ -46,7 +46,10 @@ class GCDConfig(ClusteringConfig):
 
 
 class GCD(Method):
-    """CLS after the (frozen) final norm; losses on DINO's head; clusters of the backbone's features."""
+    """Generalized Category Discovery (Vaze et al., CVPR 2022): contrastive training, semi-supervised k-means.
+
+    CLS after the (frozen) final norm; losses on DINO's head; clusters of the backbone's features.
+    """
 
     Config: ClassVar[type] = GCDConfig
     traits: ClassVar[Traits] = Traits(inductive=False)

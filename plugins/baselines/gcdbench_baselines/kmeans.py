@@ -31,7 +31,10 @@ class KMeansConfig:
 
 
 class KMeans(Method):
-    """Clusters the normalised CLS tokens of the query rows alone; labels only name the clusters afterwards."""
+    """k-means on the features of the untrained backbone.
+
+    Clusters the normalised CLS tokens of the query rows alone; labels only name the clusters afterwards.
+    """
 
     Config: ClassVar[type] = KMeansConfig
     traits: ClassVar[Traits] = Traits(inductive=False)

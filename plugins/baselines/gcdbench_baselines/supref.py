@@ -38,7 +38,10 @@ class SupRefConfig(ClusteringConfig):
 
 
 class SupRef(Method):
-    """CLS after the (frozen) final norm and a cosine classifier over the base classes."""
+    """Supervised reference: trained on labelled rows only (RLCD's paper).
+
+    CLS after the (frozen) final norm and a cosine classifier over the base classes.
+    """
 
     Config: ClassVar[type] = SupRefConfig
     traits: ClassVar[Traits] = Traits(inductive=False)

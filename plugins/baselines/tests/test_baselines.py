@@ -135,6 +135,7 @@ def test_conformance_of_the_estimator():
     assert report.ok, report.summary()
 
 
+@pytest.mark.kit
 @pytest.mark.parametrize(("name", "least"), [("kmeans", 75), ("gcd", 75), ("supref", 40)])
 def test_a_run_on_digits_is_better_than_chance(name, least, tmp_path):
     few = {} if name == "kmeans" else {"epochs": 2, "settings": {"method.restarts": 5}}

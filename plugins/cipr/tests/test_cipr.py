@@ -247,6 +247,7 @@ def test_conformance():
     assert not report.of("failed as expected")
 
 
+@pytest.mark.kit
 @pytest.mark.parametrize("recipe", ["released", "unknown-k"])
 def test_a_run_on_digits_is_better_than_chance(recipe, tmp_path):
     (record,) = gcdbench.run("cipr", "digits", recipe=recipe, runs=tmp_path / "runs", epochs=2)

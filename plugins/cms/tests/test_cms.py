@@ -189,6 +189,7 @@ def test_conformance(kind, recipe):
     assert not report.of("failed as expected")
 
 
+@pytest.mark.kit
 def test_runs_on_digits_are_better_than_chance(tmp_path):
     (given,) = gcdbench.run("cms", "digits", runs=tmp_path / "runs", epochs=1)
     assert given.metrics["all"] > 70

@@ -136,6 +136,7 @@ def test_conformance():
     assert not report.of("failed as expected")
 
 
+@pytest.mark.kit
 @pytest.mark.parametrize("recipe", ["adapted", "uno"])
 def test_a_run_on_digits_is_better_than_chance(recipe, tmp_path):
     settings = {"method.pretrain_epochs": 3}

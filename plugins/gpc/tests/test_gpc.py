@@ -188,6 +188,7 @@ def test_conformance(recipe):
     assert not report.of("failed as expected")
 
 
+@pytest.mark.kit
 @pytest.mark.parametrize("recipe", ["paper", "released"])
 def test_a_run_on_digits_is_better_than_chance(recipe, tmp_path):
     (record,) = gcdbench.run("gpc", "digits", recipe=recipe, runs=tmp_path / "runs", epochs=3)

@@ -151,6 +151,7 @@ def test_conformance():
     assert not report.of("failed as expected")
 
 
+@pytest.mark.kit
 @pytest.mark.parametrize("recipe", ["released", "intended"])
 def test_a_run_on_digits_is_better_than_chance(recipe, tmp_path):
     (record,) = gcdbench.run("infosieve", "digits", recipe=recipe, runs=tmp_path / "runs", epochs=2)

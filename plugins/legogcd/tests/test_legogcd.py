@@ -130,6 +130,7 @@ def test_conformance(recipe):
     assert not report.of("failed as expected")
 
 
+@pytest.mark.kit
 def test_a_run_on_digits_is_better_than_chance(tmp_path):
     (record,) = gcdbench.run("legogcd", "digits", runs=tmp_path / "runs", epochs=3)
     assert record.metrics["all"] > 60

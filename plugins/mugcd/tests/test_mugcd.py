@@ -83,6 +83,7 @@ def test_conformance(recipe):
     assert not report.of("failed as expected")
 
 
+@pytest.mark.kit
 @pytest.mark.parametrize("recipe", ["adapted", "strong-views"])
 def test_a_run_on_digits_is_better_than_chance(recipe, tmp_path):
     settings = {"method.represent_epochs": 1}

@@ -80,6 +80,7 @@ def test_conformance():
     assert not report.of("failed as expected")
 
 
+@pytest.mark.kit
 def test_a_run_on_digits_is_better_than_chance(tmp_path):
     (record,) = gcdbench.run("protogcd", "digits", runs=tmp_path / "runs", epochs=4)
     assert record.metrics["all"] > 50

@@ -60,7 +60,10 @@ class SimGCDConfig(RegulariserSlot):
 
 
 class SimGCD(Method):
-    """Parametric baseline: CLS after the (frozen) final norm, cosine prototypes, an MLP projector."""
+    """SimGCD, the parametric baseline (Wen, Zhao, Qi; ICCV 2023).
+
+    CLS after the (frozen) final norm, cosine prototypes, an MLP projector.
+    """
 
     Config: ClassVar[type] = SimGCDConfig
     traits: ClassVar[Traits] = Traits()

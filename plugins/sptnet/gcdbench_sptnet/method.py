@@ -98,11 +98,6 @@ class SPTNet(SimGCD):
                 f"method.frame is {config.frame} and method.border {config.border}, but images have {side} pixels and "
                 f"patches {patch}: less than half of each."
             )
-        if 0 < task.steps_per_epoch < config.alternate_every:
-            raise UsageError(
-                f"An epoch has {task.steps_per_epoch} steps and begins with {config.alternate_every - 1} of the "
-                "prompts: the network would never be trained. Lower method.alternate_every or train.batch_size."
-            )
         self.tail.requires_grad_(False)
         self.tail.blocks[-1].requires_grad_(True)  # type: ignore[index]
         self.prompts = Prompts(side, patch, config.frame, config.border, task.generator)
@@ -118,6 +113,12 @@ class SPTNet(SimGCD):
         network = [(name, p) for name, p in self.trained_parameters() if not name.startswith("prompts.")]
         if stage.name == SIMGCD:
             return {MODEL: sgd(decay_groups(network, train), train)}
+        steps = self.task.steps_per_epoch
+        if stage.epochs and steps < c.alternate_every:
+            raise UsageError(
+                f"An epoch has {steps} steps and begins with {c.alternate_every - 1} of the "
+                "prompts: the network would never be trained. Lower method.alternate_every or train.batch_size."
+            )
         at = dataclasses.replace(train, weight_decay=c.model_decay, lr=c.model_lr)
         model = sgd(decay_groups(network, at), at)
         prompts = sgd([{"params": list(self.prompts.parameters())}], dataclasses.replace(train, lr=c.prompt_lr))

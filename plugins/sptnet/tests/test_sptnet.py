@@ -162,6 +162,7 @@ def test_conformance():
     assert not report.of("failed as expected")
 
 
+@pytest.mark.kit
 def test_a_run_on_digits_is_better_than_chance(tmp_path):
     settings = {"method.simgcd_epochs": 3}
     (record,) = gcdbench.run("sptnet", "digits", runs=tmp_path / "runs", epochs=2, settings=settings)

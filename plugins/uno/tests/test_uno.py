@@ -167,6 +167,7 @@ def test_conformance(recipe):
     assert not report.of("failed as expected")
 
 
+@pytest.mark.kit
 def test_a_run_on_digits_is_better_than_chance(tmp_path):
     settings = {"method.pretrain_epochs": 2}
     (record,) = gcdbench.run("uno", "digits", runs=tmp_path / "runs", epochs=4, settings=settings)
