@@ -27,19 +27,18 @@ def run_page(record: Record, source: Source) -> Page:
     name = f"{record.method} ({record.recipe})"
     run = view(record, name, source)
     lead = f"Seed {record.seed}, backbone {record.backbone['name']}, {record.config['train']['epochs']} epochs."
-    return Page(
-        f"{name} on {record.dataset}",
-        lead,
-        [
-            sections.summary(run),
-            sections.learning([run], {name: run.supervised()}),
-            sections.predictions([run]),
-            sections.feature_space([run]),
-            sections.clusters([run]),
-            sections.class_accuracies([run]),
-            sections.settings([run]),
-        ],
-    )
+    made = [
+        sections.summary(run),
+        sections.learning([run], {name: run.supervised()}),
+        sections.predictions([run]),
+        sections.feature_space([run]),
+        sections.clusters([run]),
+        sections.class_accuracies([run]),
+        sections.settings([run]),
+    ]
+    if run.outcome.target is None:  # somebody's own images: what was found comes first
+        made.sort(key=lambda section: section.id != "clusters")
+    return Page(f"{name} on {record.dataset}", lead, made)
 
 
 def compare_page(comparisons: Sequence[tuple[Comparison, Any]], source: Source) -> Page:
@@ -102,7 +101,7 @@ def _pictures(views: Sequence[RunView], means: Any, where: str, prefixed: bool) 
 
 def _renamed(blocks: Sequence[Block], slug: str) -> list[Block]:
     """Plots of several tables in one page must not share a file name."""
-    return [Plot(f"{b.name}-{slug}", b.caption, b.figure) if isinstance(b, Plot) else b for b in blocks]
+    return [dataclasses.replace(b, name=f"{b.name}-{slug}") if isinstance(b, Plot) else b for b in blocks]
 
 
 def _distinct(lines: Iterable[Line]) -> list[Line]:

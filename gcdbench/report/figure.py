@@ -62,6 +62,8 @@ def styled(draw: _Draw) -> _Draw:
     return cast(_Draw, wrapper)
 
 
+SINGLE = 5.0
+"""Inches that a plot is wide: on a phone its text can still be read."""
 PER_ROW = 3
 """Plots beside each other."""
 
@@ -70,7 +72,7 @@ def new_figure(count: int, *, width: float | None = None, height: float = 3.2) -
     """A figure with this many plots, in rows; ``height`` is that of one row."""
     columns = min(count, PER_ROW)
     rows = -(-count // columns)
-    size = (width or (6.4 if count == 1 else 3.6 * columns), height * rows)
+    size = (width or (SINGLE if count == 1 else 3.6 * columns), height * rows)
     figure = Figure(figsize=size, layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for unused in axes[count:]:
@@ -94,9 +96,8 @@ def to_html(figure: Figure, label: str) -> str:
     text = text.replace("url(#", f"url(#{prefix}").replace('xlink:href="#', f'xlink:href="#{prefix}')
     head, _, rest = text.partition(">")
     head = re.sub(r'\s(width|height)="[^"]*"', "", head)
-    # At most half as large again as on paper; on a phone large enough to be read, in a box that scrolls.
-    points = 72 * figure.get_size_inches()[0]
-    style = f"max-width: {1.5 * points:.0f}px; min-width: {1.15 * points:.0f}px"
+    # At most half as large again as on paper, and never wider than the page.
+    style = f"max-width: {1.5 * 72 * figure.get_size_inches()[0]:.0f}px"
     return f'{head} role="img" aria-label="{html.escape(label)}" style="{style}">{rest}'
 
 

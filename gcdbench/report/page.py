@@ -24,6 +24,8 @@ class Plot:
     """File name of its SVG and PDF."""
     caption: str
     figure: Figure
+    small: bool = False
+    """Whether others may stand beside it."""
 
     def html(self) -> Any:
         """The figure as an element that the template does not escape: matplotlib has escaped every text in it."""

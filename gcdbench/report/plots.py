@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from gcdbench.report.figure import BASE, MARKERS, NEUTRAL, NOVEL, PALETTE, new_figure, styled
 from gcdbench.report.outcome import Outcome
@@ -94,16 +96,13 @@ def confusion(outcome: Outcome) -> Figure | None:
     figure, (axes,) = new_figure(1, width=3.4, height=3.0)
     counts = np.array([[table[row, column] for column in sides] for row in sides], dtype=float)
     shares = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    edges = np.arange(3) - 0.5
-    axes.pcolormesh(edges, edges, shares, cmap="Blues", vmin=0, vmax=130)
-    axes.invert_yaxis()
-    axes.set_aspect("equal")
+    axes.set(xlim=(-0.5, 1.5), ylim=(1.5, -0.5), aspect="equal")
     for i in range(2):
         for j in range(2):
+            # See-through, so that text in the page's own colour can be read on light and dark pages.
+            axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor=BASE, alpha=0.7 * shares[i, j] / 100))
             text = f"{shares[i, j]:.1f} %\n{counts[i, j]:,.0f} rows"
-            axes.text(
-                j, i, text, ha="center", va="center", fontsize=9, color="#10202e" if shares[i, j] < 70 else "#fff"
-            )
+            axes.text(j, i, text, ha="center", va="center", fontsize=9)
     axes.set_xticks([0, 1], ["base", "novel"])
     axes.set_yticks([0, 1], ["base", "novel"])
     axes.set_xlabel("predicted")
@@ -168,7 +167,7 @@ def maps(points: Mapping[str, np.ndarray], target: np.ndarray, names: Mapping[in
         ax.set_yticks([])
     if len(classes) <= MAX_LEGEND:
         handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=8, frameon=False)
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     return figure
 
 
@@ -185,8 +184,16 @@ def _marked(points: Sequence[Any], number: int) -> dict[str, Any]:
 def _finish(axes: Axes, x: str, y: str, legend: bool) -> None:
     axes.set_xlabel(x)
     axes.set_ylabel(y)
+    if x == "epoch":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(axis="y", linewidth=0.4, alpha=0.5)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     if legend:
-        axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        handles, labels = axes.get_legend_handles_labels()
+        figure = axes.get_figure(root=True)
+        assert figure is not None
+        # Below, in as many columns as the width has room for: a page on a phone is narrow.
+        longest = max((len(label) for label in labels), default=1)
+        columns = max(1, min(len(labels), 4, int(12 * figure.get_size_inches()[0] / (longest + 6))))
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)

@@ -8,7 +8,7 @@ from gcdbench.analysis.setups import spell
 from gcdbench.analysis.table import Sheet, cells
 from gcdbench.config.resolve import flat_config
 from gcdbench.errors import GcdbenchError
-from gcdbench.records.summary import HEADLINE, spoken_flops, spoken_times
+from gcdbench.records.summary import HEADLINE, spoken_flops, spoken_k, spoken_times
 from gcdbench.report import plots
 from gcdbench.report.features import FEWEST, choose_positions, tsne
 from gcdbench.report.outcome import ClusterResult
@@ -24,8 +24,7 @@ def summary(run: RunView) -> Section:
     facts = [
         *accuracies,
         ("Backbone", f"{r.backbone['name']} ({r.backbone['architecture']})"),
-        ("Rows", f"{r.data['labelled']:,} labelled, {r.data['unlabelled']:,} unlabelled, {r.data['scored']:,} scored"),
-        ("Classes", f"{r.data['base_classes']} base, {r.data['novel_classes']} novel, K = {r.protocol['k']}"),
+        *_rows_and_classes(run),
         ("Selection", f"{r.selected['rule']} (epoch {r.selected['epoch']})"),
         ("Parameters", f"{r.parameters['trained']:,} trained of {r.parameters['total']:,}"),
         ("Time", spoken_times(r)),
@@ -40,6 +39,17 @@ def summary(run: RunView) -> Section:
     )
     blocks: list[Block] = [Facts(facts), *(Words(f"Note: {w}") for w in r.warnings), Folded("All metrics", metrics)]
     return Section("summary", "Summary", blocks)
+
+
+def _rows_and_classes(run: RunView) -> list[tuple[str, str]]:
+    """Of a benchmark what was scored; of somebody's own images what was found."""
+    r = run.record
+    rows = f"{r.data['labelled']:,} labelled, {r.data['unlabelled']:,} unlabelled"
+    if run.outcome.target is not None:
+        classes = f"{r.data['base_classes']} base, {r.data['novel_classes']} novel, {spoken_k(r.protocol)}"
+        return [("Rows", f"{rows}, {r.data['scored']:,} scored"), ("Classes", classes)]
+    new = sum(c.cluster >= run.outcome.num_base for c in run.outcome.clusters)
+    return [("Images", rows), ("Groups", f"{r.data['base_classes']} known classes, {new} new groups found")]
 
 
 def learning(runs: Sequence[RunView], supervised: Mapping[str, Sequence[tuple[float, float]]]) -> Section:
@@ -72,17 +82,20 @@ def predictions(runs: Sequence[RunView]) -> Section:
     """Class-wise distribution, base/novel confusion, confidence."""
     outcomes = {run.name: run.outcome for run in runs}
     blocks: list[Block] = []
-    figure = plots.class_distribution(outcomes)
-    if figure is not None:
-        text = "Rows predicted for each class (bars) against the true number (line), after the optimal assignment."
-        blocks.append(Plot("class-distribution", text, figure))
+    for name, outcome in outcomes.items():
+        figure = plots.class_distribution({name: outcome})
+        if figure is not None:
+            text = "Rows predicted for each class (bars) against the true number (line), after the optimal assignment."
+            blocks.append(Plot(_named("class-distribution", name, runs), text, figure, small=len(runs) > 1))
     for run in runs:
         figure = plots.confusion(run.outcome)
         if figure is not None:
             blocks.append(Plot(f"confusion-{_slug(run.name)}", f"Base and novel rows of {run.name}.", figure))
-    figure = plots.confidence(outcomes)
-    if figure is not None:
-        blocks.append(Plot("confidence", "Confidence of the predictions.", figure))
+    for name, outcome in outcomes.items():
+        figure = plots.confidence({name: outcome})
+        if figure is not None:
+            named = _named("confidence", name, runs)
+            blocks.append(Plot(named, "Confidence of the predictions.", figure, small=len(runs) > 1))
     return Section("predictions", "Predictions", blocks or [Words("The method reports neither truth nor confidence.")])
 
 
@@ -115,14 +128,15 @@ def feature_space(runs: Sequence[RunView]) -> Section:
     names = {
         int(c): outcome.class_name(int(c)) if known else outcome.cluster_names[int(c)] for c in set(label.tolist())
     }
-    figure = plots.maps(tsne(found), label, names, outcome.num_base)
+    maps = {what: plots.maps({what: xy}, label, names, outcome.num_base) for what, xy in tsne(found).items()}
     text = (
         f"t-SNE of {len(rows):,} scored rows of {len(names)} classes, coloured by "
         f"{'true class' if known else 'predicted class'}; circles are base, crosses novel."
     )
     if any(run.record.selected["rule"] != "last" for run in runs):
         blocks.append(Words("Features are of the last epoch, predictions of the one that the selection rule chose."))
-    return Section("features", "Feature space", [Plot("tsne", text, figure), *blocks])
+    drawn = [Plot(f"tsne-{_slug(what)}", f"{text} {what}.", figure, small=True) for what, figure in maps.items()]
+    return Section("features", "Feature space", [*drawn, *blocks])
 
 
 def clusters(runs: Sequence[RunView]) -> Section:
@@ -139,7 +153,8 @@ def clusters(runs: Sequence[RunView]) -> Section:
         if runs[0].outcome.target is not None:
             text += " Outlined: rows of another class than the matched one."
         blocks.insert(0, Words(text))
-    return Section("clusters", "Discovered clusters", blocks)
+    title = "Discovered clusters" if runs[0].outcome.target is not None else "Groups"
+    return Section("clusters", title, blocks)
 
 
 def _group(run: RunView, cluster: ClusterResult, limit: int) -> Group:
@@ -194,6 +209,11 @@ def settings(runs: Sequence[RunView]) -> Section:
     versions = tuple(cells(k, v) for k, v in runs[0].record.versions.items())
     blocks.append(Folded("Versions", Sheet("Versions", ("Package", "Version"), versions)))
     return Section("settings", "Settings", blocks)
+
+
+def _named(plot: str, run: str, runs: Sequence[RunView]) -> str:
+    """The name of a plot that each run has."""
+    return plot if len(runs) == 1 else f"{plot}-{_slug(run)}"
 
 
 def _slug(text: str) -> str:

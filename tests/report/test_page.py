@@ -143,7 +143,7 @@ def test_a_page_loads_nothing(some_runs, tmp_path):
         "class-distribution",
         "confusion",
         "confidence",
-        "tsne",
+        "tsne-backbone",
         "class-accuracy",
     }
     assert text.count("data:image/png") > 50
