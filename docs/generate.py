@@ -2,7 +2,7 @@
 
 python docs/generate.py          # write them
 python docs/generate.py --check  # exit code 1 if one of them is not what it would write
-python docs/generate.py --quick  # without the cost page, whose operations take some seconds to count
+python docs/generate.py --quick  # without the pages of costs, whose operations take some seconds to count
 """
 
 from __future__ import annotations
@@ -218,7 +218,35 @@ def scale() -> str:
     return f"{before}{BEGIN}\n{tables}\n{END}{after}"
 
 
+def methods() -> str:
+    """The page that puts methods side by side, with what a step of each costs."""
+    from gcdbench import registry
+    from gcdbench.experiments.operation_counts import count_run
+    from gcdbench.prepare.request import RunRequest
+
+    before, _, rest = (DOCS / METHODS).read_text(encoding="utf-8").partition(BEGIN)
+    lines = ["| Method (recipe) | Epochs | Trunk | Own part | Before each epoch |", "|---|---|---|---|---|"]
+    for plugin in registry.plugins("method"):
+        for recipe in plugin.load().recipes:
+            found = count_run(RunRequest(plugin.name, "cub", recipe=recipe), DOCS)
+            views = found.config.views.count
+            own = [f"{stage.step / found.config.train.batch_size / 1e9:.2f}" for stage in found.stages if stage.epochs]
+            pools = {f"{p.rows:,} {p.views} views" for stage in found.stages for p in stage.pools}
+            once = {f"{p.rows:,} {p.views} views, once" for stage in found.stages for p in stage.first}
+            pools |= set() if pools else once
+            trunk = f"{views * found.trunk / 1e9:.1f}" if found.stages else "0"
+            epochs = " + ".join(str(stage.epochs) for stage in found.stages if stage.epochs) or "none"
+            name = f"{plugin.name} ({recipe})"
+            lines.append(
+                f"| {name} | {epochs} | {trunk} | {', '.join(own) or '0'} | {', '.join(sorted(pools)) or '–'} |"
+            )
+    note = "GFLOP for one image and step, forward and backward; several numbers are of several stages."
+    table = "\n".join(lines)
+    return f"{before}{BEGIN}\n{table}\n\n{note}\n\n{END}{rest.partition(END)[2]}"
+
+
 COST = "explain/cost.md"
+METHODS = "explain/methods.md"
 PAGES = {
     "extend/contracts.md": contracts,
     "extend/checks.md": checks,
@@ -228,6 +256,7 @@ PAGES = {
     "reference/record-schema.md": record_page,
     "../gcdbench/records/record.schema.json": record_json_schema,
     COST: scale,
+    METHODS: methods,
 }
 
 
@@ -235,7 +264,7 @@ def main() -> None:
     """Write the pages, or look whether they are up to date."""
     stale = []
     for name, make in PAGES.items():
-        if name == COST and "--quick" in sys.argv:
+        if name in (COST, METHODS) and "--quick" in sys.argv:
             continue
         text, path = make(), DOCS / name
         if "--check" not in sys.argv:

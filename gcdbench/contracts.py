@@ -125,6 +125,11 @@ class Dataset(abc.ABC):
         begun is refused. Written as `SIZES-TIMES`, files whose times alone have changed pass for the same ones."""
         return ""
 
+    def remarks(self) -> Sequence[str]:
+        """Sentences on what was found that a person should see before a run: what was ignored, what looks like a
+        slip."""
+        return ()
+
     def labelled_rows(self, index: Index, base: Sequence[int], ratio: float) -> IntArray | None:
         """Rows that are labelled, where the data itself says so; None applies the published draw."""
         return None

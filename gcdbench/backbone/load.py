@@ -14,12 +14,11 @@ from torch import nn
 
 from gcdbench.backbone.catalogue import CATALOGUE, BackboneSpec
 from gcdbench.backbone.feature_map import SplitFeatureMap
-from gcdbench.backbone.hub import hub
 from gcdbench.backbone.projection import Projection
 from gcdbench.backbone.split import SplitBackbone
 from gcdbench.backbone.timm_import import import_timm
 from gcdbench.backbone.vit import SplitViT
-from gcdbench.backbone.weights import load_into, read_state, weights_hash
+from gcdbench.backbone.weights import hub, load_into, read_state, weights_hash
 from gcdbench.config.sections import BackboneConfig
 from gcdbench.errors import DataError, UsageError, nearest, unknown
 from gcdbench.system.seeding import fenced_rng

@@ -1,12 +1,17 @@
-"""Weights for a backbone: from a file (official DINO and DINOv2 checkpoints too), safely, and their hash."""
+"""Weights for a backbone: from a file (official DINO and DINOv2 checkpoints too) or the hub, safely, and their hash."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
+import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import torch
 from torch import Tensor, nn
@@ -92,3 +97,34 @@ def weights_hash(network: nn.Module) -> str:
 def _first_line(fault: Exception, last: bool = False) -> str:
     lines = [line.strip() for line in str(fault).splitlines() if line.strip()] or [type(fault).__name__]
     return lines[-1 if last else 0]
+
+
+PATIENCE = 5.0
+"""Seconds for a first answer; the hub's own client tries for most of a minute."""
+
+
+@contextmanager
+def hub() -> Iterator[None]:
+    """Within, weights come from the hub or, where it cannot be reached, from its cache; no line of its own is shown."""
+    from huggingface_hub import constants
+
+    logs = logging.getLogger("huggingface_hub")
+    level, offline = logs.level, constants.HF_HUB_OFFLINE
+    logs.setLevel(logging.CRITICAL)
+    try:
+        if not offline and not reachable(constants.ENDPOINT):
+            constants.HF_HUB_OFFLINE = True
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = offline
+        logs.setLevel(level)
+
+
+def reachable(address: str) -> bool:
+    """Whether something answers at an address."""
+    parts = urlsplit(address)
+    with suppress(OSError):
+        port = parts.port or (80 if parts.scheme == "http" else 443)
+        with socket.create_connection((parts.hostname or "", port), timeout=PATIENCE):
+            return True
+    return parts.scheme in getproxies()  # a proxy may reach what this machine does not

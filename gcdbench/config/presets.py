@@ -51,9 +51,7 @@ def preset_layers(
 def read_preset(method_class: type, recipe: str) -> dict[str, Any]:
     """The preset file of a recipe as a tree: the method's own or, if its package has none, that of the method it is
     derived from; empty if there is none at all."""
-    for cls in method_class.__mro__:
-        if "recipes" not in dir(cls):  # no method any more
-            break
+    for cls in method_class.__mro__[:-1]:
         for file in preset_files(cls, (recipe,)):
             if file.is_file():
                 where = f"The preset file {cls.__module__.partition('.')[0]}/presets/{file.name}"

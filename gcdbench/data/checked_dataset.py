@@ -94,6 +94,11 @@ class OpenedDataset(Dataset):
         with self._call("files_hash"):
             return self.inner.files_hash(part)
 
+    def remarks(self) -> Sequence[str]:
+        """What a person should see before a run."""
+        with self._call("remarks"):
+            return tuple(map(str, self.inner.remarks()))
+
     def require_files(self, part: str) -> None:
         """Fail before training if an image does not exist, where the dataset can say."""
         check = getattr(self.inner, "require_files", None)

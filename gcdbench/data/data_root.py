@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gcdbench.contracts import Dataset
 from gcdbench.errors import DataError
+
+if TYPE_CHECKING:
+    from gcdbench.contracts import Dataset
 
 VARIABLE = "GCDBENCH_DATA"
 

@@ -52,8 +52,10 @@ class StageCount:
     epochs: int
     step: int
     """The method's own operations in a step."""
+    first: list[PoolPass]
+    """What it asks for before the first epoch."""
     pools: list[PoolPass]
-    """What it asks for before each epoch."""
+    """What it asks for before each later one."""
 
 
 @dataclass
@@ -102,7 +104,8 @@ class RunCount:
 
     def passes(self, views: str | None = None) -> list[PoolPass]:
         """Every time a pool is gone through."""
-        found = [p for stage in self.stages for p in stage.pools for _ in range(stage.epochs)]
+        found = [p for stage in self.stages if stage.epochs for p in stage.first]
+        found += [p for stage in self.stages for p in stage.pools for _ in range(stage.epochs - 1)]
         found += self.final * self.predictions
         return [p for p in found if views is None or p.views == views]
 
@@ -133,11 +136,13 @@ def count_run(request: RunRequest, root: Path) -> RunCount:
             stages = list(method.stages())
         pool = ShapePool(rows, len(classes.base), view)
         for stage in stages:
-            pool.passes.clear()
-            t = Progress(stage.name, 0, stage.epochs, 0, steps, torch.Generator())
-            _whatever_works(lambda t=t: method.on_epoch_start(pool, t))  # type: ignore[misc]
-            before = list(pool.passes)
-            found.stages.append(StageCount(stage.name, stage.epochs, _step(method, found, stage), before))
+            before = []
+            for epoch in (0, max(0, stage.epochs - 1)):
+                pool.passes.clear()
+                t = Progress(stage.name, epoch, stage.epochs, 0, steps, torch.Generator())
+                _whatever_works(lambda t=t: method.on_epoch_start(pool, t))  # type: ignore[misc]
+                before.append(list(pool.passes))
+            found.stages.append(StageCount(stage.name, stage.epochs, _step(method, found, stage), *before))
         pool.passes.clear()
         _whatever_works(lambda: method.eval().predict(pool))
         found.final = list(pool.passes)

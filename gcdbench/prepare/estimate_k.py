@@ -32,6 +32,10 @@ from gcdbench.system.seeding import derive, fenced_rng, generator
 
 LARGEST = 1000
 """Largest number of classes that is considered, unless the user says otherwise."""
+FEWEST_ROWS = 3
+"""Rows of a class, on average, in what is considered by default."""
+FEW_CLASSES = 10
+"""Known classes below which an estimate is not to be relied on."""
 FILE = "estimate.json"
 
 
@@ -68,7 +72,8 @@ def estimate_with(
     if not (isinstance(kind, type) and issubclass(kind, KEstimator)):
         raise PluginError(f"The plugin '{plugin.name}' is not a gcdbench.KEstimator but {kind!r}.")
     rows, num_base = len(data.index), len(data.split.base)
-    limit = min(LARGEST if largest is None else largest, rows)
+    bounded = max(2 * num_base, min(LARGEST, rows // FEWEST_ROWS))
+    limit = min(bounded if largest is None else largest, rows)
     if limit < num_base:
         raise UsageError(f"At most {limit} classes are asked for, but there are {num_base} base classes already.")
     package = f"{plugin.package} {plugin.version}"

@@ -75,4 +75,4 @@ class Trackers:
                     getattr(tracker, hook)(*arguments)
             except GcdbenchError as fault:
                 self.others.remove(tracker)
-                self.warn(f"{fault} The run continues without it.")
+                self.warn(f"{str(fault).removesuffix('.')}. The run continues without it.")

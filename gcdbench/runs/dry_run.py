@@ -14,6 +14,7 @@ from gcdbench.prepare.request import RunRequest
 from gcdbench.prepare.run_context import RunContext, build_method
 from gcdbench.prepare.shared_resources import SharedResources
 from gcdbench.prepare.token_stores import missing_views, planned_stores
+from gcdbench.runs.begin import warn_if_slow
 from gcdbench.runs.disk_space import free_bytes, require_room, run_bytes
 from gcdbench.runs.execute import ExecuteOptions, prepare_requests, run_directory
 from gcdbench.runs.rehearsal import Rehearsal
@@ -67,6 +68,8 @@ def describe_requests(
     """What each run of these requests would be, each once."""
     asked = prepare_requests(requests, SharedResources(environment, observer), ExecuteOptions(force=force))
     once = {result.ctx.run_id: result.ctx for result in asked if result.ctx is not None}
+    for ctx in list(once.values())[:1]:
+        warn_if_slow(ctx, observer)
     return [describe_run(ctx) for ctx in once.values()]
 
 

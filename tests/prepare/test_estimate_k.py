@@ -37,7 +37,7 @@ def test_a_run_with_an_estimated_number(tmp_path, max_acc):
     records = start(tmp_path, "rlcd:paper,rlcd:released", epochs=1, k="max-acc", seeds=(0, 1), cache=cache)
     assert len(records) == 4
     # Once for all runs, without the true number of classes or a hidden label.
-    assert max_acc == [(5, 5, 400, True)]
+    assert max_acc == [(5, 5, 133, True)]
     one = read_record(Path(records[0].dir) / "record.json")
     assert one.protocol["k_source"] == "estimated"
     assert one.protocol["k"] == one.k_estimate["k"]
@@ -67,7 +67,7 @@ def test_a_damaged_estimate_is_made_again(damage, tmp_path, max_acc):
 
 @pytest.mark.parametrize(
     ("answer", "words"),
-    [(KEstimate(4), "answered 4, which is not from 5 to 400"), (KEstimate(7.0), "whole number"), (7, "KEstimate")],
+    [(KEstimate(4), "answered 4, which is not from 5 to 133"), (KEstimate(7.0), "whole number"), (7, "KEstimate")],
 )
 def test_answers_are_checked(answer, words, tmp_path, monkeypatch):
     monkeypatch.setattr(registry.load("k-estimator", "cms"), "estimate", lambda *_: answer)

@@ -104,9 +104,9 @@ def test_a_tracker_that_fails_is_told_once_and_left_out(tmp_path):
     for _ in range(2):
         made.epoch({"losses": {}})
     made.close()
-    assert told == [
-        "The tracker 'broken' failed in epoch: ZeroDivisionError: oops The run continues without it.",
-    ]
+    (sentence,) = told
+    assert sentence.startswith("The tracker 'broken' failed in epoch: ZeroDivisionError: oops (")
+    assert sentence.endswith("in fail). The run continues without it.")
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
 
 

@@ -109,6 +109,7 @@ def test_record_and_files(tmp_path):
         "record.json",
         "metrics.jsonl",
         "predictions.npz",
+        "places.json",
         "predictions.csv",
         "checkpoint",
         "log.txt",

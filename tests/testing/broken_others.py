@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from gcdbench.contracts import ClassSplit, Dataset, Evaluator, Index, KEstimate, KEstimator
+from gcdbench.data.datasets.files import stat_hash
 from gcdbench.data.splits import Split, row_order
 from gcdbench.errors import DataError
 
@@ -36,6 +37,9 @@ class SoundDataset(Dataset):
     def class_split(self) -> ClassSplit:
         return ClassSplit((0, 1), (2, 3))
 
+    def files_hash(self, part: str) -> str:
+        return stat_hash(self.root / item for item in self.index(part).items)
+
 
 class DatasetFailsPosition(SoundDataset):
     """Undoes the shuffling: rows have names without a meaning, and are placed so that methods meet them by class."""
@@ -52,6 +56,13 @@ class DatasetFailsPosition(SoundDataset):
     def image(self, part: str, row: int) -> Image.Image:
         self.index(part)
         return Image.open(self.root / self.files[row]).convert("RGB")
+
+
+class DatasetFailsChanges(SoundDataset):
+    """Says nothing of its files."""
+
+    def files_hash(self, part: str) -> str:
+        return ""
 
 
 class DatasetFailsDescribesItself(SoundDataset):

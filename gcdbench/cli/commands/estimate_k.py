@@ -8,7 +8,7 @@ import click
 
 from gcdbench.cli.environment_options import cache_option, take_environment
 from gcdbench.cli.options import data_root_option, device_option, set_option
-from gcdbench.cli.output import json_option, out, print_json, print_table
+from gcdbench.cli.output import json_option, out, print_json, print_table, print_words
 
 SHOWN = 12
 """Numbers of classes whose scores are shown."""
@@ -18,7 +18,11 @@ SHOWN = 12
 @click.option("--dataset", required=True, help="Dataset, see `gcdbench list datasets`.")
 @click.option("--estimator", default="max-acc", show_default=True, help="See `gcdbench list k-estimators`.")
 @click.option("--backbone", help="`dino`, `dinov2`, `digits-vit` or any timm ViT.")
-@click.option("--largest", type=click.IntRange(1), help="Largest number that is considered.  [default: 1000]")
+@click.option(
+    "--largest",
+    type=click.IntRange(1),
+    help="Largest number that is considered.  [default: a third of the images, at most 1000]",
+)
 @click.option("--force", is_flag=True, help="Estimate again instead of taking an answer from the cache.")
 @set_option
 @data_root_option
@@ -44,6 +48,7 @@ def estimate_k_command(
     from gcdbench.cli.progress import Display
     from gcdbench.config.coercion import parse_assignment
     from gcdbench.experiments.estimate_classes import EstimateRequest, estimate_classes
+    from gcdbench.prepare.estimate_k import FEW_CLASSES
 
     environment = take_environment({**options, "runs": Path("runs")})
     settings = dict(parse_assignment(a) for a in assignments)
@@ -62,3 +67,9 @@ def estimate_k_command(
         print_table(f"{found.estimator} on {answer.config.dataset}: best of {len(found.scores)}", ["K", "Score"], rows)
     known = "" if answer.true_k is None else f"; the data set says {answer.true_k}"
     out().print(f"K = {found.k} ({found.estimator}, {len(split.base)} base classes{known}).", markup=False)
+    if len(split.base) < FEW_CLASSES:
+        print_words(
+            out(),
+            f"Not reliable: {len(split.base)} known classes say little of how fine the others are. Compare estimators "
+            "(--estimator), and try several numbers.",
+        )

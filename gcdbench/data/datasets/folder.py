@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import os
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +20,7 @@ import numpy as np
 from gcdbench.config.sections import DataConfig
 from gcdbench.contracts import ClassSplit, Index, IntArray
 from gcdbench.data.datasets.files import (
+    EXTENSIONS,
     FileDataset,
     leads_outside,
     list_classes,
@@ -31,6 +34,22 @@ from gcdbench.system.files import not_a_file
 PROBE = 4096
 """Bytes at either end of a file that identify its content."""
 UNLABELLED = ("unlabelled", "unlabeled", "_unlabelled", "_unlabeled")
+UNSORTED = (
+    "unsorted",
+    "not sorted",
+    "inbox",
+    "new",
+    "todo",
+    "to sort",
+    "misc",
+    "various",
+    "other",
+    "others",
+    "unknown",
+)
+"""Names of folders whose images are hardly one class."""
+LISTED = 12
+"""Classes, or kinds of files, that are named one by one."""
 
 
 class ImageFolder(FileDataset):
@@ -41,7 +60,8 @@ class ImageFolder(FileDataset):
     layout = (
         "either  <data root>/class_name/*.jpg ...   and optionally <data root>/unlabelled/*.jpg ...\n"
         "or      <data root>/labels.csv (or --data-root FILE.csv) with the header path,label;\n"
-        "        paths are relative to the CSV file, an empty label means unlabelled"
+        "        paths are relative to the CSV file, an empty label means unlabelled; the columns item,name of a\n"
+        "        run's predictions.csv are read as path,label"
     )
     steps = (
         "Put your images into one folder per known class, and the images that are not sorted yet into a folder "
@@ -55,8 +75,7 @@ class ImageFolder(FileDataset):
             raise DataError("A folder of images has no test part; score the unlabelled rows (eval.rows=unlabelled).")
         if not self.root.exists():
             raise DataError(f"The folder {self.root} does not exist. Give your image folder or CSV with --data-root.")
-        table = self.root if self.root.is_file() else self.root / "labels.csv"
-        folder, index = self._from_csv(table) if table.is_file() else self._from_folders()
+        folder, index = self._from_csv(self._table) if self._table.is_file() else self._from_folders()
         if not len(index):
             raise DataError(f"There are no images in {self.root}. Expected: {self.layout}")
         if (index.labels < 0).all():
@@ -73,6 +92,44 @@ class ImageFolder(FileDataset):
                 labels += [-1] * len(found)
         return self.root, make_index(items, labels, names)
 
+    def remarks(self) -> tuple[str, ...]:
+        """The classes with their counts, files that are no images or in no class, and names that look like a slip."""
+        folder, index = self._part("train")
+        counts = np.bincount(index.labels[index.labels >= 0], minlength=len(index.class_names))
+        listed = ", ".join(f"{name} ({n:,})" for name, n in zip(index.class_names[:LISTED], counts, strict=False))
+        more = f" and {len(counts) - LISTED} more" if len(counts) > LISTED else ""
+        said = [f"{len(counts)} classes: {listed}{more}; {int((index.labels < 0).sum()):,} images without a label."]
+        if self._all_labelled:
+            said.append(
+                "No image is without a label, so there is nothing to sort: the set is treated like a benchmark whose "
+                "first half of the classes is known. Put images to be sorted into a folder called 'unlabelled'."
+            )
+        odd = [name for name in index.class_names if name.lower().strip(" _-") in UNSORTED]
+        if odd:
+            said.append(
+                f"The folder '{odd[0]}' counts as a class of its own. If its images are to be sorted, call it "
+                "'unlabelled'."
+            )
+        ignored = self._ignored(folder) if not self._table.is_file() else ""
+        return (*said, *([f"Ignored: {ignored}."] if ignored else []))
+
+    def _ignored(self, folder: Path) -> str:
+        """Files that are no images by their names, and images in no folder."""
+        loose = [f for f in folder.iterdir() if f.is_file() and f.suffix.lower() in EXTENSIONS and f.name[0] != "."]
+        others = Counter(
+            f.suffix or "a file without an extension"
+            for f in (Path(parent) / name for parent, _, names in os.walk(folder) for name in names)
+            if f.suffix.lower() not in EXTENSIONS and f.name[0] != "."
+        )
+        parts = [f"{count:,} {suffix}" for suffix, count in others.most_common(LISTED)]
+        if loose:
+            parts.append(f"{len(loose):,} image{'s' if len(loose) > 1 else ''} outside the class folders")
+        return ", ".join(parts)
+
+    @property
+    def _table(self) -> Path:
+        return self.root if self.root.is_file() else self.root / "labels.csv"
+
     def _from_csv(self, path: Path) -> tuple[Path, Index]:
         try:
             with path.open(newline="", encoding="utf-8-sig") as stream:
@@ -81,7 +138,9 @@ class ImageFolder(FileDataset):
                 rows = list(reader)
         except (OSError, UnicodeDecodeError, csv.Error) as fault:
             raise DataError(f"The CSV file {path} cannot be read: {fault}.") from fault
-        if rows and not {"path", "label"} <= set(rows[0]):
+        if {"item", "name"} <= set(header):  # the predictions.csv of a run
+            rows = [{"path": row["item"], "label": row["name"]} if None not in row else row for row in rows]
+        elif rows and not {"path", "label"} <= set(rows[0]):
             raise DataError(f"The CSV file {path} needs the header path,label; it has {','.join(map(str, rows[0]))}.")
         if len(set(header)) < len(header):
             raise DataError(f"The CSV file {path} has two columns of the same name: {','.join(header)}.")

@@ -25,19 +25,6 @@ SAMPLE = 12
 """Images of each part that are opened."""
 
 
-@check(
-    "dataset",
-    "changes",
-    explains="files_hash is not empty, so that changed image files are noticed: stores are made again, and a run that "
-    "has begun is refused.",
-    fix="Derive the dataset from gcdbench.FileDataset, or return sizes and times of the files from files_hash.",
-)
-def changes_are_noticed(subject: Any) -> None:
-    """A warning and no failure: images that ship with a package do not change."""
-    if not open_dataset(subject.cls, data_root(subject.root)).files_hash("train"):
-        raise NotApplicable("files_hash is empty: if images change, old stores and results are taken for current ones")
-
-
 def _open(subject: Any) -> OpenedDataset:
     return open_dataset(subject.cls, data_root(subject.root))
 
@@ -213,3 +200,25 @@ def position_says_nothing(subject: Any) -> None:
             judged += limit < 1
     if not judged:
         raise NotApplicable("there are too few rows to tell a good answer from chance")
+
+
+@check(
+    "dataset",
+    "changes",
+    explains="files_hash or content_hash is not empty, so that changed images are noticed: stores are made again, "
+    "and a run that has begun is refused.",
+    fix="Derive the dataset from gcdbench.FileDataset, or return sizes and times of the files from files_hash.",
+    needs=("index", "split"),
+)
+def changes_are_noticed(subject: Any) -> None:
+    """Only images below the data root can change: those that ship with a package do not."""
+    data = open_dataset(subject.cls, data_root(subject.root))
+    if data.files_hash("train") or data.content_hash("train"):
+        return
+    with tempfile.TemporaryDirectory(prefix="gcdbench-empty-") as empty:
+        try:
+            elsewhere = len(open_dataset(subject.cls, Path(empty)).index("train"))
+        except (DataError, PluginError):
+            raise Failed("files_hash and content_hash are empty: changed images would give the old results") from None
+    if elsewhere:
+        raise NotApplicable("its images are not below the data root, so they do not change")
