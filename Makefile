@@ -101,4 +101,4 @@ $(VENV)/installed-dev: $(VENV)/bin/python $(SOURCES)
 
 # Remove what was installed and built.
 clean:
-	rm -rf $(VENV) build *.egg-info plugins/*/*.egg-info plugins/*/build
+	rm -rf $(VENV) .venv-lowest dist build *.egg-info plugins/*/*.egg-info plugins/*/build

@@ -90,6 +90,7 @@ def test_a_loud_import_is_caught(tmp_path, monkeypatch):
 PRESETS = {
     "an unknown key": {"presets/default.toml": '[default]\nsource = "a"\n[dataset.cub.train]\nepoch = 3\n'},
     "no source": {"presets/default.toml": "[dataset.cub.train]\nepochs = 3\n"},
+    "a file that belongs to no recipe": {"presets/standard.toml": '[default]\nsource = "a"\n'},
     "no TOML in a paper table": {"paper/table.toml": "id = \n"},
     "a paper table without rows": {"paper/table.toml": 'id = "x"\ntitle = "x"\nsource = "x"\nmetrics = []\n'},
 }

@@ -20,12 +20,13 @@ def install(folder: Path, into: Path) -> None:
 
 
 @pytest.mark.packages
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "from another"])
 def test_a_new_plugin_passes_its_own_tests(kind, gcdbench, tmp_path):
-    answer = gcdbench("new-plugin", f"my-{kind}", "--kind", kind, "--folder", "made", "--json")
+    how = ("my-derived", "--from", "simgcd") if kind == "from another" else (f"my-{kind}", "--kind", kind)
+    answer = gcdbench("new-plugin", *how, "--folder", "made", "--json")
     assert answer.code == 0, answer.stderr
     written = answer.json()["files"]
-    assert {"pyproject.toml", "README.md"} <= set(written)
+    assert {"pyproject.toml", "README.md", "LICENSE", ".github/workflows/check.yml"} <= set(written)
     install(tmp_path / "made", tmp_path / "installed")
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
     done = subprocess.run(
@@ -38,6 +39,30 @@ def test_a_new_plugin_passes_its_own_tests(kind, gcdbench, tmp_path):
     assert done.returncode == 0, done.stdout
     assert "gcdbench: " in done.stdout
     assert " 0 failed, 0 failed as expected" in done.stdout
+
+
+def test_a_derived_method_inherits_recipes_and_presets(gcdbench, tmp_path, monkeypatch):
+    answer = gcdbench("new-plugin", "mine", "--from", "rlcd", "--folder", "made")
+    assert answer.code == 0, answer.stderr
+    assert 'dependencies = ["gcdbench", "gcdbench-rlcd"]' in (tmp_path / "made/pyproject.toml").read_text()
+    site = tmp_path / "made/gcdbench_mine-0.1.dist-info"
+    site.mkdir()
+    (site / "METADATA").write_text("Metadata-Version: 2.1\nName: gcdbench-mine\nVersion: 0.1\n")
+    (site / "entry_points.txt").write_text("[gcdbench.methods]\nmine = gcdbench_mine:Mine\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "made"))
+    plans = [
+        gcdbench("run", "--method", name, "--dataset", "digits", "--dry-run", "--json").json()["plan"][0]
+        for name in ("mine", "rlcd")
+    ]
+    assert plans[0]["recipe"] == plans[1]["recipe"] == "released"
+    assert plans[0]["presets"] == plans[1]["presets"]
+    own = plans[0]["config"]["method"]
+    assert own.pop("scale") == 1.0
+    assert own == plans[1]["config"]["method"]
+    other = gcdbench("new-plugin", "more", "--from", "rlcdd")
+    assert other.code == 2
+    assert "Did you mean 'rlcd'" in other.stderr
+    assert gcdbench("new-plugin", "more", "--from", "rlcd", "--kind", "dataset").code == 2
 
 
 def test_a_method_is_one_file_and_three_lines(gcdbench, tmp_path):
