@@ -194,8 +194,9 @@ class StoreConfig:
     """Trunk tokens that are kept instead of being computed again."""
 
     eval_tokens: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Tokens of evaluation views. `auto`: in memory if they are small; otherwise a store on disk of this type.
-    fp32 is exact; the others round."""
+    """Tokens of evaluation views. `auto`: in memory if they are small, else exactly on disk if a run evaluates often
+    and four times the room is free, else computed again. The others: a store on disk of this type; fp32 is exact, the
+    others round."""
     train_views: int = 0
     """Train on this many stored views of each image instead of fresh ones; 0 means fresh ones. Not exact."""
     train_tokens: Literal["fp32", "bf16", "fp16"] = "bf16"

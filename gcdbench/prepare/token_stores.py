@@ -14,15 +14,21 @@ from gcdbench.data.store.packed_images import PackedImages, estimate, image_stor
 from gcdbench.data.store.store_folder import CannotStore, StoreFolder, spoken_size
 from gcdbench.data.store.token_store import TokenKind, TokenStore, token_bytes, write_tokens
 from gcdbench.data.views import random_plan
+from gcdbench.prepare import token_source
 from gcdbench.prepare.environment import StoreOptions
 from gcdbench.prepare.token_identity import TokenIdentity
 from gcdbench.prepare.token_source import CHUNK
+from gcdbench.system.files import free_bytes
 from gcdbench.system.seeding import generator
 
 if TYPE_CHECKING:
     from gcdbench.contracts import Dataset
     from gcdbench.prepare.run_context import RunContext
     from gcdbench.system.observer import Observer
+
+
+PLENTY = 4
+"""How many times the size of a store that nobody asked for must be free."""
 
 
 def open_images(store_options: StoreOptions, dataset: Dataset, part: str, resize: int) -> Images:
@@ -39,13 +45,29 @@ def make_stores(ctx: RunContext, observer: Observer) -> None:
     source, config = ctx.source, ctx.config.store
     for part in source.images:
         _pack(ctx, part, observer)
-    if config.eval_tokens != "auto":
-        for part in source.images:
-            if part not in source.stored:
+    for part in source.images:
+        if part not in source.stored and eval_dtype(ctx, part) != "auto":
+            try:
                 source.stored[part] = _eval_tokens(ctx, part, observer)
+            except CannotStore as fault:
+                if config.eval_tokens != "auto":
+                    raise
+                observer.warn(f"{fault} Tokens are computed at every evaluation instead.")
     if config.train_views and source.stored_views is None:
         source.stored_views = _train_tokens(ctx, observer)
         source.views_per_row = config.train_views
+
+
+def eval_dtype(ctx: RunContext, part: str) -> str:
+    """How tokens of evaluation views are stored. With `auto` they are (exactly) where several evaluations would compute
+    them again, because they do not fit into memory, and where the disk has plenty of room."""
+    asked, images = ctx.config.store.eval_tokens, ctx.source.images[part]
+    often = bool(ctx.config.eval.every) or ctx.rule.metric is not None
+    exact = ctx.compute.dtype == torch.float32 and ctx.config.backbone.train_from
+    if asked != "auto" or not (often and exact and ctx.store_options.packs):
+        return asked
+    size = token_bytes(len(images), ctx.source.token_shape(), "fp32")
+    return "fp32" if token_source.KEEP_BYTES < size <= free_bytes(ctx.store_options.root) // PLENTY else "auto"
 
 
 def planned_stores(ctx: RunContext) -> dict[str, str]:
@@ -58,9 +80,10 @@ def planned_stores(ctx: RunContext) -> dict[str, str]:
         elif isinstance(images, DirectImages) and not images.small and ctx.store_options.packs:
             size = spoken_size(estimate(dataset, part, ctx.config.views.resize))
             found[f"{part} images"] = f"would take {size} in {ctx.store_options.root}"
-    wanted = {}
-    if config.eval_tokens != "auto":
-        wanted = {f"{p} tokens": (_eval_store(ctx, p), len(i), config.eval_tokens) for p, i in source.images.items()}
+    wanted: dict[str, tuple[StoreFolder, int, str]] = {}
+    for part, images in source.images.items():
+        if (how := eval_dtype(ctx, part)) != "auto":
+            wanted[f"{part} tokens"] = (_eval_store(ctx, part), len(images), how)
     if config.train_views:
         rows = len(source.images["train"]) * config.train_views
         wanted["training views"] = (_train_store(ctx), rows, config.train_tokens)
@@ -77,9 +100,8 @@ def missing_views(ctx: RunContext) -> int:
     count = 0
     if config.train_views and _train_store(ctx).description() is None:
         count += len(images["train"]) * config.train_views
-    if config.eval_tokens != "auto":
-        count += sum(len(images[part]) for part in images if _eval_store(ctx, part).description() is None)
-    return count
+    wanted = [part for part in images if eval_dtype(ctx, part) != "auto"]
+    return count + sum(len(images[part]) for part in wanted if _eval_store(ctx, part).description() is None)
 
 
 def _pack(ctx: RunContext, part: str, observer: Observer) -> None:
@@ -111,7 +133,7 @@ def _facts(ctx: RunContext, part: str, dtype: str) -> dict[str, Any]:
 
 
 def _eval_store(ctx: RunContext, part: str) -> StoreFolder:
-    facts = {**_facts(ctx, part, ctx.config.store.eval_tokens), "views": "centre", "chunk": CHUNK}
+    facts = {**_facts(ctx, part, eval_dtype(ctx, part)), "views": "centre", "chunk": CHUNK}
     return StoreFolder(ctx.store_options.root, "tokens", facts)
 
 
@@ -122,7 +144,7 @@ def _train_store(ctx: RunContext) -> StoreFolder:
 
 
 def _eval_tokens(ctx: RunContext, part: str, observer: Observer) -> TokenStore:
-    source, dtype, store = ctx.source, ctx.config.store.eval_tokens, _eval_store(ctx, part)
+    source, dtype, store = ctx.source, eval_dtype(ctx, part), _eval_store(ctx, part)
     total = len(source.images[part])
     if store.description() is None:
         what = f"{dtype} tokens of {total:,} images of {ctx.data.dataset.title} ({part})"

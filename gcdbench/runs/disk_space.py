@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from torch import Tensor
 from gcdbench.data.store.store_folder import spoken_size
 from gcdbench.errors import GcdbenchError
 from gcdbench.prepare.run_context import RunContext, build_method
+from gcdbench.system.files import free_bytes
 from gcdbench.system.plugin_call import plugin_call
 
 GENERATIONS = 3
@@ -41,13 +41,6 @@ def run_bytes(ctx: RunContext) -> int:
     index = ctx.data.index if ctx.config.eval.rows == "unlabelled" else ctx.data.test
     names = 0 if index is None else sum(map(len, index.items))
     return GENERATIONS * checkpoint + names + PER_ROW * len(ctx.data.index) + FIXED
-
-
-def free_bytes(folder: Path) -> int:
-    """Room on the disk of a folder that may not exist yet."""
-    while not folder.exists():
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
 
 
 def require_room(sizes: Sequence[int], folder: Path) -> None:

@@ -15,9 +15,10 @@ from gcdbench.prepare.run_context import RunContext, build_method
 from gcdbench.prepare.shared_resources import SharedResources
 from gcdbench.prepare.token_stores import missing_views, planned_stores
 from gcdbench.runs.begin import warn_if_slow
-from gcdbench.runs.disk_space import free_bytes, require_room, run_bytes
+from gcdbench.runs.disk_space import require_room, run_bytes
 from gcdbench.runs.execute import ExecuteOptions, prepare_requests, run_directory
 from gcdbench.runs.rehearsal import Rehearsal
+from gcdbench.system.files import free_bytes
 from gcdbench.system.observer import Observer
 from gcdbench.training.batches import batches, first_plans, stages_of
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable
@@ -143,3 +144,11 @@ def _umask() -> int:
     current = os.umask(0)
     os.umask(current)
     return current
+
+
+def free_bytes(folder: Path) -> int:
+    """Room on the disk of a folder that may not exist yet."""
+    folder = folder.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free

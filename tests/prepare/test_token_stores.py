@@ -103,6 +103,26 @@ def test_exact_tokens_change_nothing(tmp_path, on_disk):
     assert_same(plain, stored)
 
 
+def test_what_several_evaluations_need_is_stored_where_there_is_room(tmp_path, monkeypatch, on_disk):
+    """Without being asked: too large for memory, evaluated every epoch, plenty of room; the run is the same one."""
+    from gcdbench.prepare import token_stores
+
+    plain = start(tmp_path, "simgcd", settings={"eval.every": 0}, cache=tmp_path / "unused")[0]
+    assert not list((tmp_path / "unused").glob("tokens/*/*"))
+    passes = []
+    original = Trunk.raw
+    monkeypatch.setattr(Trunk, "raw", lambda self, x: passes.append(len(x)) or original(self, x))
+    often = start(tmp_path, "simgcd", "often", settings={"eval.every": 1}, cache=tmp_path / "cache", epochs=3)[0]
+    assert [p for p in (tmp_path / "cache/tokens").iterdir() if p.is_dir()]
+    several = passes.count(128)
+    passes.clear()
+    monkeypatch.setattr(token_stores, "free_bytes", lambda folder: 1000)
+    tight = start(tmp_path, "simgcd", "tight", settings={"eval.every": 1}, cache=tmp_path / "full", epochs=3)[0]
+    assert passes.count(128) > several  # every evaluation has passes of its own
+    assert often.run_id == tight.run_id != plain.run_id
+    assert often.metrics == tight.metrics
+
+
 def test_tokens_kept_in_memory_change_nothing(tmp_path, monkeypatch):
     kept = start(tmp_path, where="kept")[0]
     monkeypatch.setattr(tokens, "KEEP_BYTES", 0)
@@ -129,6 +149,7 @@ def test_evaluation_from_the_store_runs_no_trunk(tmp_path, monkeypatch, on_disk)
 
     monkeypatch.setattr(Trunk, "raw", raw)
     start(tmp_path, where="second", epochs=1, settings={**settings, "eval.every": 1}, cache=tmp_path / "cache")
+    assert sizes.pop(0) == 1  # how fast the network is
     # The rehearsal: two batches and a few rows. Then six steps of 128 views and one to count operations; nothing for
     # the two evaluations.
     assert sizes[:2] == [128, 128]
@@ -158,6 +179,7 @@ def test_stored_training_views(tmp_path, monkeypatch):
     sizes, original = [], Trunk.raw
     monkeypatch.setattr(Trunk, "raw", lambda self, x: sizes.append(len(x)) or original(self, x))
     other = start(tmp_path, settings=settings, cache=tmp_path / "cache", seeds=1)[0]
+    assert sizes.pop(0) == 1  # how fast the network is
     assert sizes[:2] == [128, 128]
     assert sum(sizes[3:]) == 400 + 1
     assert other.metrics != first.metrics
