@@ -6,7 +6,8 @@
 
 `NAME/text.md` is the page with commands in place of tables. In a block fenced by `~~~`, a line `$ gcdbench ...` becomes
 what the command prints, read from `NAME/records.jsonl` alone (no data, no weights); `@curves EXPERIMENT METRIC LABEL;
-LABEL` a table of `NAME/curves.json`; `@runs` what was run, with what, and the run ids.
+LABEL` a table of `NAME/curves.json`; `@runs` what was run, with what, and the run ids; `@costs` what a step of each
+method takes.
 """
 
 from __future__ import annotations
@@ -113,6 +114,8 @@ def _answer(command: str, folder: Path, runs: Path, draw: bool) -> list[str]:
     if name == "@curves":
         labels = [" ".join(part.split()) for part in " ".join(words[2:]).split(";")]
         return list(_curve_table(folder, runs, words[0], words[1], labels, draw))
+    if name == "@costs":
+        return list(_cost_table(runs))
     if (name, *words[:1]) != ("$", "gcdbench"):
         raise GcdbenchError(f"{folder.name}/text.md: '{command}' is no command.")
     shown = command.removeprefix("$ ")
@@ -206,6 +209,28 @@ def _run_list(runs: Path) -> Iterator[str]:
         yield f"| {setup.name} | {' '.join(r.run_id for r in setup.records)} |"
     yield ""
     yield "</details>"
+
+
+def _cost_table(runs: Path) -> Iterator[str]:
+    """Operations of a step, trained parameters and memory of each set-up, as its first record has them."""
+    from gcdbench.analysis.setups import group
+
+    yield "| Method | Epochs | Trained parameters | Trunk, GFLOP a step | Own part | Last prediction |"
+    yield "|---|---|---|---|---|---|"
+    for setup in sorted(group(read_runs(runs)[0]), key=lambda s: s.name):
+        record = setup.records[0]
+        step = record.flops_per_step or {"trunk": 0, "method": 0}
+        seconds = statistics.mean(r.timings.get("predict", 0.0) for r in setup.records)
+        cells = (
+            setup.name,
+            str(record.selected["epoch"]),
+            f"{record.parameters['trained']:,}",
+            f"{step['trunk'] / 1e9:.2f}",
+            f"{step['method'] / 1e9:.2f}",
+            f"{seconds:.2f} s",
+        )
+        yield f"| {' | '.join(cells)} |"
+    yield ""
 
 
 def main(arguments: Sequence[str]) -> int:

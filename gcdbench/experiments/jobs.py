@@ -94,15 +94,13 @@ def plan_jobs(
     for label, ctx in found.values():
         lanes = min(max(1, sharing.count(stream_key(ctx))), environment.lanes)
         try:
-            planned.append(_planned(label, ctx, environment, lanes, times))
+            planned.append(_planned(label, ctx, lanes, times))
         except GcdbenchError as fault:
             faults[f"{label} on {ctx.config.dataset}"] = fault
     return planned, faults
 
 
-def _planned(
-    label: str, ctx: RunContext, environment: RunEnvironment, lanes: int, times: dict[tuple[Any, ...], StepTime]
-) -> PlannedRun:
+def _planned(label: str, ctx: RunContext, lanes: int, times: dict[tuple[Any, ...], StepTime]) -> PlannedRun:
     config, folder = ctx.config, run_directory(ctx)
     now = folder.status
     seconds = 0.0

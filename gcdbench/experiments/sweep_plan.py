@@ -93,7 +93,7 @@ def plan_sweep(
                 for request in _each_seed(job.request):
                     (ctx,) = open_runs(resolve_request(request), shared)
                     if ctx.run_id not in found:
-                        found[ctx.run_id] = (_run(job.label, ctx, request, environment), ctx)
+                        found[ctx.run_id] = (_run(job.label, ctx, request), ctx)
             except GcdbenchError as fault:
                 cannot[f"{job.label} on {study.dataset}, {study.backbone}"] = fault
     tried = {"new", "unfinished", *(["failed"] if retry_failed else [])}
@@ -107,7 +107,7 @@ def _each_seed(request: RunRequest) -> list[RunRequest]:
     return [dataclasses.replace(request, seeds=(seed,)) for seed in request.seeds or (0,)]
 
 
-def _run(label: str, ctx: RunContext, request: RunRequest, environment: RunEnvironment) -> SweepRun:
+def _run(label: str, ctx: RunContext, request: RunRequest) -> SweepRun:
     config, folder = ctx.config, run_directory(ctx)
     return SweepRun(
         label=label,

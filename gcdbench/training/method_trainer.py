@@ -22,24 +22,24 @@ from gcdbench.toolbox.losses import wide
 class NotFinite(TrainingError):
     """A loss term or a weight was not a finite number."""
 
-    term = ""
-    step = 0
+    def __init__(self, text: str, term: str = "", step: int = 0) -> None:
+        super().__init__(text)
+        self.term, self.step = term, step
 
     def with_evidence(self, where: str) -> NotFinite:
         """The same, saying where more is known."""
-        fault = type(self)(f"{self} {where}")
-        fault.term, fault.step, fault.__cause__ = self.term, self.step, self
+        fault = NotFinite(f"{self} {where}", self.term, self.step)
+        fault.__cause__ = self
         return fault
 
     @classmethod
     def at(cls, method: str, term: str, step: int, kind: str = "loss term") -> NotFinite:
         """The error for a term or weight after a step, counted from 0."""
-        fault = cls(
+        text = (
             f"The {kind} '{term}' of '{method}' is not finite at step {step + 1} of the epoch. Lower train.lr, or use "
             "--precision fp32 or bf16."
         )
-        fault.term, fault.step = term, step
-        return fault
+        return cls(text, term, step)
 
 
 _UNFIT = (KeyError, TypeError, ValueError, RuntimeError)

@@ -101,8 +101,20 @@ def test_finite_with_no_row_and_with_absent_classes(name):
         assert torch.isfinite(logits.grad).all()
 
 
-PARAMETRIC = ("simgcd", "legogcd", "uno", "orca", "rlcd", "rsplus", "crncd")
-SMALL = {"projector_hidden": 16, "projector_out": 8, "heads": 2}
+PARAMETRIC = (
+    *("simgcd", "legogcd", "uno", "orca", "rlcd", "rsplus", "crncd"),
+    *("sptnet", "mugcd", "protogcd", "eagc"),
+)
+SMALL = {
+    "projector_hidden": 16,
+    "projector_out": 8,
+    "heads": 2,
+    "frame": 1,
+    "alternate_every": 1,
+    "head_hidden": 16,
+    "head_narrow": 8,
+    "head_out": 16,
+}
 
 
 def test_the_slot_adds_the_term_that_is_asked_for():
@@ -132,8 +144,10 @@ def test_every_parametric_method_has_the_slot(method, name):
     resolved = resolve(
         method=method, dataset="", recipe="", seed=0, method_config=cls.Config, layers=[Layer("--set", values)]
     )
-    made = cls(resolved.config.method_config, tiny_task())
-    losses = made(batch_of(), Progress(made.stages()[-1].name, 0, 10, 0, 3))
+    sees_pixels = cls.traits.train_from == 0
+    made = cls(resolved.config.method_config, tiny_task(train_from=cls.traits.train_from))
+    batch = batch_of(shape=(3, 8, 8)) if sees_pixels else batch_of()
+    losses = made(batch, Progress(made.stages()[-1].name, 0, 10, 0, 3))
     terms = [term for term in losses if term.endswith(name)]
     assert terms, list(losses)
     assert all(losses[term].value.requires_grad for term in terms)

@@ -244,11 +244,6 @@ class Communicator:
             raise
         self.settle(None)
 
-    def together(self, action: Callable[[], Value]) -> Value:
-        """Do something on all ranks; what fails on one fails on all."""
-        with self.agreeing():
-            return action()
-
     def close(self, code: int = 0, sentence: str = "") -> None:
         """This rank ends; the others must know whether that is well."""
         if self.watch is not None:

@@ -241,8 +241,9 @@ def test_settings_that_cannot_be_meant_are_refused():
 
 
 @pytest.mark.kit
-def test_conformance():
-    report = run_checks("cipr")
+@pytest.mark.parametrize("recipe", ["released", "unknown-k"])
+def test_conformance(recipe):
+    report = run_checks("cipr", recipe=recipe)
     assert report.ok, report.summary()
     assert not report.of("failed as expected")
 

@@ -19,11 +19,6 @@ class Cut:
     tried: dict[int, float] = field(default_factory=dict)
 
 
-def accuracy_of(tree: Dendrogram, target: IntArray, num_base: int, clusters: int) -> float:
-    """Share of labelled rows in the cluster that stands for their class, under the best assignment."""
-    return best_cut(tree, target, num_base, clusters, clusters).accuracy
-
-
 def best_cut(tree: Dendrogram, target: IntArray, num_base: int, smallest: int, largest: int, patience: int = 50) -> Cut:
     """The number of clusters with the highest accuracy, from the smallest upward until ``patience`` were worse.
 

@@ -8,7 +8,7 @@ import torch
 from gcdbench_cms import CMS, CMSConfig, clustering
 from gcdbench_cms import meanshift as module
 from gcdbench_cms.clustering import Shifting, shift_and_cut
-from gcdbench_cms.cutting import Cut, accuracy_of, best_cut
+from gcdbench_cms.cutting import Cut, best_cut
 from gcdbench_cms.losses import decoupled_contrastive
 from gcdbench_cms.meanshift import neighbour_mean, shift_all, shift_in_place, shifted
 
@@ -111,7 +111,7 @@ def test_accuracy_along_the_tree_is_cluster_accuracy():
     known = target >= 0
     for k in (4, 5, 7, 12, 30):
         expected = v2(target[known], tree.cut(k)[known], 4).all
-        assert accuracy_of(tree, target, 4, k) == pytest.approx(expected), k
+        assert best_cut(tree, target, 4, k, k).accuracy == pytest.approx(expected), k
 
 
 def test_the_number_of_clusters_is_found_from_labelled_rows_alone():

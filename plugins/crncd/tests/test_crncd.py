@@ -130,8 +130,9 @@ def test_settings_that_cannot_be_meant_are_refused():
 
 
 @pytest.mark.kit
-def test_conformance():
-    report = run_checks("crncd")
+@pytest.mark.parametrize("recipe", ["adapted", "uno"])
+def test_conformance(recipe):
+    report = run_checks("crncd", recipe=recipe)
     assert report.ok, report.summary()
     assert not report.of("failed as expected")
 

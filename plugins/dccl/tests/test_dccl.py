@@ -256,8 +256,9 @@ def test_infomap_finds_no_shorter_code():
 
 
 @pytest.mark.kit
-def test_conformance():
-    report = run_checks("dccl")
+@pytest.mark.parametrize("recipe", ["paper", "released"])
+def test_conformance(recipe):
+    report = run_checks("dccl", recipe=recipe)
     assert report.ok, report.summary()
     assert not report.of("failed as expected")
 

@@ -145,8 +145,9 @@ def test_two_blocks_are_trained_and_their_rate_is_one():
 
 
 @pytest.mark.kit
-def test_conformance():
-    report = run_checks("infosieve")
+@pytest.mark.parametrize("recipe", ["released", "intended"])
+def test_conformance(recipe):
+    report = run_checks("infosieve", recipe=recipe)
     assert report.ok, report.summary()
     assert not report.of("failed as expected")
 

@@ -88,13 +88,15 @@ def test_settings_that_cannot_be_meant_are_refused():
 
 
 @pytest.mark.kit
-def test_conformance():
-    report = run_checks("rsplus")
+@pytest.mark.parametrize("recipe", ["released", "intended"])
+def test_conformance(recipe):
+    report = run_checks("rsplus", recipe=recipe)
     assert report.ok, report.summary()
     assert not report.of("failed as expected")
 
 
 @pytest.mark.kit
-def test_a_run_on_digits_is_better_than_chance(tmp_path):
-    (record,) = gcdbench.run("rsplus", "digits", runs=tmp_path / "runs", epochs=4)
+@pytest.mark.parametrize("recipe", ["released", "intended"])
+def test_a_run_on_digits_is_better_than_chance(recipe, tmp_path):
+    (record,) = gcdbench.run("rsplus", "digits", recipe=recipe, runs=tmp_path / "runs", epochs=4)
     assert record.metrics["all"] > 40

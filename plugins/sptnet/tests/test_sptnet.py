@@ -156,15 +156,17 @@ def test_epochs_too_short_to_train_the_network_are_refused(cli):
 
 
 @pytest.mark.kit
-def test_conformance():
-    report = run_checks("sptnet")
+@pytest.mark.parametrize("recipe", ["released", "spatial"])
+def test_conformance(recipe):
+    report = run_checks("sptnet", recipe=recipe)
     assert report.ok, report.summary()
     assert not report.of("failed as expected")
 
 
 @pytest.mark.kit
-def test_a_run_on_digits_is_better_than_chance(tmp_path):
+@pytest.mark.parametrize("recipe", ["released", "spatial"])
+def test_a_run_on_digits_is_better_than_chance(recipe, tmp_path):
     settings = {"method.simgcd_epochs": 3}
-    (record,) = gcdbench.run("sptnet", "digits", runs=tmp_path / "runs", epochs=2, settings=settings)
+    (record,) = gcdbench.run("sptnet", "digits", recipe=recipe, runs=tmp_path / "runs", epochs=2, settings=settings)
     assert record.metrics["all"] > 40
     assert record.selected["stage"] == "prompts"

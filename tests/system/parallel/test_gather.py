@@ -169,7 +169,8 @@ def test_a_fault_meets_the_others_wherever_they_are(where, failing):
             calls[where](ranks)
 
         try:
-            ranks.together(action)
+            with ranks.agreeing():
+                action()
         except DataError as fault:
             return f"{fault} {fault.exit_code}", ranks.largest([ranks.rank])
         return None
@@ -186,7 +187,8 @@ def test_ranks_that_have_sent_different_numbers_of_tensors_do_not_go_on():
     def rank(ranks):
         if ranks.rank == 0:
             ranks.messages += 1
-        ranks.together(lambda: 1 / 0 if ranks.rank == 1 else None)
+        with ranks.agreeing():
+            assert ranks.rank == 0, "one fails"
 
     with pytest.raises(RankLost, match="has failed alone"):
         in_turns(2, rank)
