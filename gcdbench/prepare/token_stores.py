@@ -104,6 +104,20 @@ def missing_views(ctx: RunContext) -> int:
     return count + sum(len(images[part]) for part in wanted if _eval_store(ctx, part).description() is None)
 
 
+def missing_bytes(ctx: RunContext) -> int:
+    """What the stores will take that the run wants and that are not there yet."""
+    source, config, count = ctx.source, ctx.config.store, 0
+    for part, images in source.images.items():
+        if isinstance(images, DirectImages) and not images.small and ctx.store_options.packs:
+            count += estimate(ctx.data.dataset, part, ctx.config.views.resize)
+        if (dtype := eval_dtype(ctx, part)) != "auto" and _eval_store(ctx, part).description() is None:
+            count += token_bytes(len(images), source.token_shape(), dtype)
+    if config.train_views and _train_store(ctx).description() is None:
+        rows = len(source.images["train"]) * config.train_views
+        count += token_bytes(rows, source.token_shape(), config.train_tokens)
+    return count
+
+
 def _pack(ctx: RunContext, part: str, observer: Observer) -> None:
     images, resize = ctx.source.images[part], ctx.config.views.resize
     if not isinstance(images, DirectImages) or images.small or not ctx.store_options.packs:

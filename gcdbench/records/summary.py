@@ -48,3 +48,12 @@ def spoken_k(protocol: Mapping[str, Any]) -> str:
     if protocol["k"] is None:
         return "K found by the method"
     return f"K = {protocol['k']} ({protocol['k_source']})"
+
+
+def spoken_time(seconds: float) -> str:
+    """`45 s`, `12 min`, `3.4 h`, `2.1 days`."""
+    for limit, unit, name in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            value = seconds / unit
+            return f"{value:.0f} {name}" if unit < 3600 else f"{value:.1f} {name}"
+    return f"{seconds / 86_400:.1f} days"

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-
-import torch
 
 from gcdbench.backbone.feature_map import SplitFeatureMap
 from gcdbench.errors import DataError, GcdbenchError
 from gcdbench.prepare.pca import FILE as PROJECTION
 from gcdbench.prepare.pca import begun_with
-from gcdbench.prepare.run_context import RunContext
-from gcdbench.prepare.token_stores import make_stores, missing_views
+from gcdbench.prepare.token_stores import make_stores
 from gcdbench.records.record import read_record
-from gcdbench.runs.disk_space import require_room, run_bytes
+from gcdbench.runs.expectation import expected, image_seconds, require_room, run_bytes, warn_if_slow
 from gcdbench.runs.rehearsal import Rehearsal
-from gcdbench.system.observer import Observer
 from gcdbench.training.isolation import Guard, alive, stop_lane
 from gcdbench.training.lane import Lane
-
-SLOW = 2.0
-"""Hours from which on a run on a processor is called slow."""
-SMALL = "vit_small_patch14_reg4_dinov2.lvd142m"
-"""A network that a processor can run."""
 
 
 def begin(lane: Lane, locks: ExitStack, force: bool, guard: Guard) -> None:
@@ -49,34 +39,22 @@ def begin(lane: Lane, locks: ExitStack, force: bool, guard: Guard) -> None:
         guard.observer.dropped(ctx.name, stop_lane(lane, fault))
 
 
-def warn_if_slow(ctx: RunContext, observer: Observer) -> None:
-    """Say within seconds that a network is too large for this processor, before anything slow begins."""
-    if ctx.compute.device.type != "cpu":
-        return
-    side, train = ctx.config.views.crop, ctx.config.train
-    with torch.inference_mode(), ctx.compute.autocast():
-        started = time.monotonic()
-        ctx.backbone.trunk.raw(torch.zeros(1, 3, side, side, dtype=ctx.compute.dtype))
-        seconds = time.monotonic() - started
-    views = train.epochs * ctx.sampler.steps * train.batch_size * ctx.config.views.count
-    hours = seconds * (missing_views(ctx) if ctx.config.store.train_views else views) / 3600
-    if hours > SLOW:
-        observer.warn(
-            f"On this processor '{ctx.config.backbone.name}' alone takes about {hours:,.0f} hours: "
-            f"{views:,} views of {side} px. With --train-views 4 views are computed once and stored; a smaller network "
-            f"(--backbone {SMALL}) and smaller images (--set views.crop=112 --set views.resize=128) take a fraction."
-        )
-
-
 def check_and_describe(lanes: Sequence[Lane], force: bool, guard: Guard) -> None:
     """Try everything that could fail later; then delete what ``force`` repeats, write what says that these are runs,
     and make their stores."""
     fresh = [lane for lane in lanes if force or not lane.folder.has_checkpoint]
     try:
+        seconds = 0.0
         if fresh:
             with suppress(Exception):  # what cannot work says so in the rehearsal
-                warn_if_slow(fresh[0].ctx, guard.observer)
-        sizes = _rehearse(fresh, guard)
+                seconds = image_seconds(fresh[0].ctx)
+                warn_if_slow(fresh[0].ctx, seconds, guard.observer)
+        rehearsal = Rehearsal()
+        sizes = _rehearse(fresh, rehearsal, guard)
+        if alive(fresh):
+            said = expected([lane.ctx for lane in alive(fresh)], rehearsal.taken, seconds, sum(sizes))
+            if said is not None:
+                guard.observer.announce(said)
         if lanes:
             require_room(sizes, Path(lanes[0].ctx.environment.runs))
         for lane in alive(lanes):
@@ -91,9 +69,8 @@ def check_and_describe(lanes: Sequence[Lane], force: bool, guard: Guard) -> None
             guard.observer.dropped(lane.ctx.name, stop_lane(lane, fault))
 
 
-def _rehearse(lanes: Sequence[Lane], guard: Guard) -> list[int]:
+def _rehearse(lanes: Sequence[Lane], rehearsal: Rehearsal, guard: Guard) -> list[int]:
     """Rehearse each run, whose faults are its own; what those that work will take on the disk."""
-    rehearsal = Rehearsal()
     sizes: list[int] = []
     for lane in lanes:
         guard.observer.phase(f"checking {lane.ctx.config.method}")

@@ -14,9 +14,8 @@ from gcdbench.prepare.request import RunRequest
 from gcdbench.prepare.run_context import RunContext, build_method
 from gcdbench.prepare.shared_resources import SharedResources
 from gcdbench.prepare.token_stores import missing_views, planned_stores
-from gcdbench.runs.begin import warn_if_slow
-from gcdbench.runs.disk_space import require_room, run_bytes
 from gcdbench.runs.execute import ExecuteOptions, prepare_requests, run_directory
+from gcdbench.runs.expectation import image_seconds, require_room, run_bytes, warn_if_slow
 from gcdbench.runs.rehearsal import Rehearsal
 from gcdbench.system.files import free_bytes
 from gcdbench.system.observer import Observer
@@ -70,7 +69,7 @@ def describe_requests(
     asked = prepare_requests(requests, SharedResources(environment, observer), ExecuteOptions(force=force))
     once = {result.ctx.run_id: result.ctx for result in asked if result.ctx is not None}
     for ctx in list(once.values())[:1]:
-        warn_if_slow(ctx, observer)
+        warn_if_slow(ctx, image_seconds(ctx), observer)
     return [describe_run(ctx) for ctx in once.values()]
 
 

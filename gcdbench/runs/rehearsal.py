@@ -113,6 +113,8 @@ class Rehearsal:
 
     def __init__(self) -> None:
         self._samples: dict[tuple[int, str], SampleRows] = {}
+        self.taken: dict[str, dict[str, float]] = {}
+        """By run and stage, the seconds of a step."""
         self.step_seconds: dict[str, float] = {}
         """By stage, the time of the faster of two steps of the last method, without the trunk; the mean over an epoch
         where steps train different things."""
@@ -133,6 +135,7 @@ class Rehearsal:
                 if stage.epochs:
                     note = self._stage(RehearsedRun(ctx, trainer, stage, sample, folder)) or note
             predict(ctx, trainer.method, ctx.config.eval.rows, sample.pool(ctx.config.seed))
+        self.taken[ctx.run_id] = self.step_seconds
         return note
 
     def _stage(self, run: RehearsedRun) -> str | None:

@@ -67,7 +67,7 @@ def test_an_estimate_is_bounded_by_the_images_and_says_how_far_to_trust_it(cli, 
 
 
 def test_a_network_that_is_too_large_for_the_processor_is_called_that_at_once(cli, photos, monkeypatch):
-    monkeypatch.setattr("gcdbench.runs.begin.SLOW", 0.0)
+    monkeypatch.setattr("gcdbench.runs.expectation.SLOW", 0.0)
     answer = cli(*[w if w != "kmeans" else "simgcd" for w in RUN], "--dry-run")
     assert answer.code == 0, answer.stderr
     assert "On this processor 'vit_tiny_patch16_224.augreg_in21k' alone takes about" in answer.stderr

@@ -6,6 +6,7 @@ Time is noisy on a machine that does other things, so each case has a few tries:
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -40,6 +41,17 @@ def test_of_a_run(more, method, cli, tmp_path):
         return plan["estimated_training_seconds"], record["timings"]["train"]
 
     assert right(once)
+
+
+def test_time_and_disk_are_said_first(cli, monkeypatch):
+    monkeypatch.setattr("gcdbench.runs.expectation.WORTH_SAYING", 0.0)
+    answer = cli("run", "--method", "simgcd,supref", *QUICK[:4], "--train-views", "2", "--cache", "cache")
+    assert answer.code == 0, answer.stderr
+    said = re.search(r"2 runs: about (\d+) s; ([\d.]+) MB on disk, ([\d.]+) MB of it stores\.", answer.stderr)
+    assert said, answer.stderr
+    assert answer.stderr.index(said[0]) < answer.stderr.index("training 12 epochs")
+    assert float(said[3]) == pytest.approx(1.74, abs=0.01)  # as `cache list` has it afterwards
+    assert float(said[3]) < float(said[2]) < 20
 
 
 TABLE = """

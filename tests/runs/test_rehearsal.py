@@ -12,7 +12,7 @@ import torch
 
 from gcdbench.contracts import Prediction, Stage
 from gcdbench.errors import GcdbenchError, PluginError, TrainingError
-from gcdbench.runs import disk_space as disk
+from gcdbench.system import files
 from gcdbench.system.observer import Observer
 from tests.support.lanes import alone, assert_equal_runs, together
 from tests.support.runs import start
@@ -114,7 +114,7 @@ def test_a_loss_that_is_not_finite_from_the_start(tmp_path, monkeypatch):
 
 def test_room_on_the_disk_is_asked_for(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: usage._replace(free=1_500_000))
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: usage._replace(free=1_500_000))
     fault = fails_before_training(tmp_path, GcdbenchError, r"1 run would take 2\.\d+ MB for checkpoints and")
     assert "only 1.5 MB free" in str(fault)
 

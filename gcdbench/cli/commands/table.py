@@ -13,6 +13,7 @@ from gcdbench.cli.formats import format_options, print_sheets
 from gcdbench.cli.options import Seeds, datasets_option, set_option
 from gcdbench.cli.output import out, print_json, print_table, print_words
 from gcdbench.errors import GcdbenchError, ProtocolError, UsageError
+from gcdbench.records.summary import spoken_time
 
 if TYPE_CHECKING:
     from gcdbench.analysis.experiment_file import Experiment
@@ -124,7 +125,7 @@ def _print_plan(
         for p in planned:
             groups.setdefault((p.label, f"{p.method} ({p.recipe})", p.dataset, p.status), []).append(p)
         rows = [
-            [*key, ", ".join(str(p.seed) for p in runs), _spoken(sum(p.seconds for p in runs))]
+            [*key, ", ".join(str(p.seed) for p in runs), spoken_time(sum(p.seconds for p in runs))]
             for key, runs in groups.items()
         ]
         columns = ["Row", "Method", "Dataset", "Status", "Seeds", "Training"]
@@ -140,16 +141,7 @@ def _print_plan(
         console.print("Nothing is trained: parameters are counted.", markup=False)
         return
     waiting = [p for p in planned if p.status != "finished"]
-    total = _spoken(sum(p.seconds for p in waiting))
+    total = spoken_time(sum(p.seconds for p in waiting))
     most = max((p.lanes for p in waiting), default=1)
     how = f"in up to {most} lanes" if most > 1 else "one after another"
     console.print(f"{len(waiting)} of {len(planned)} runs to train, {how}, about {total}.", markup=False)
-
-
-def _spoken(seconds: float) -> str:
-    """`45 s`, `12 min`, `3.4 h`, `2.1 days`."""
-    for limit, unit, name in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
-        if seconds < limit:
-            value = seconds / unit
-            return f"{value:.0f} {name}" if unit < 3600 else f"{value:.1f} {name}"
-    return f"{seconds / 86_400:.1f} days"
