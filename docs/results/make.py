@@ -1,6 +1,6 @@
 """Result pages: text written by hand, with the output of commands that read the committed records.
 
-    python docs/results/make.py collect NAME RUNS   # take records and learning curves of an experiment from run folders
+    python docs/results/make.py collect NAME RUNS   # add records and learning curves of an experiment from run folders
     python docs/results/make.py                     # write the pages
     python docs/results/make.py --check             # exit code 1 if a page is not what it would write
 
@@ -40,21 +40,24 @@ def pages() -> list[Path]:
 
 
 def collect(folder: Path, runs: Path) -> int:
-    """Keep the records and curves of all finished runs below a folder; how many there are."""
+    """Keep the records and curves of all finished runs below a folder, besides those that are kept; how many."""
     records, _, faults = read_runs(runs)
     if faults:
         raise GcdbenchError("\n".join(faults))
-    records.sort(key=lambda r: (r.method, r.recipe, r.run_id))
-    curves = {}
-    with (folder / "records.jsonl").open("w", encoding="utf-8") as stream:
-        for record in records:
-            kept = _without_folders(record.as_dict())
-            kept["dir"] = f"runs/{record.method}/{record.dataset}/{record.run_id}"
-            stream.write(json.dumps(kept, sort_keys=True, separators=(",", ":")) + "\n")
-            curves[record.run_id] = list(_curve(Path(record.dir)))
+    lines, shapes = folder / "records.jsonl", folder / "curves.json"
+    before = [json.loads(line) for line in lines.read_text().splitlines()] if lines.is_file() else []
+    found = {(kept["method"], kept["recipe"], kept["run_id"]): kept for kept in before}
+    curves = json.loads(shapes.read_text()) if shapes.is_file() else {}
+    for record in records:
+        kept = _without_folders(record.as_dict())
+        kept["dir"] = f"runs/{record.method}/{record.dataset}/{record.run_id}"
+        found[record.method, record.recipe, record.run_id] = kept
+        curves[record.run_id] = list(_curve(Path(record.dir)))
+    texts = (json.dumps(kept, sort_keys=True, separators=(",", ":")) + "\n" for _, kept in sorted(found.items()))
+    lines.write_text("".join(texts), encoding="utf-8")
     text = json.dumps({k: v for k, v in sorted(curves.items()) if v}, separators=(",", ":"))
-    (folder / "curves.json").write_text(text.replace('],"', '],\n"') + "\n", encoding="utf-8")
-    return len(records)
+    shapes.write_text(text.replace('],"', '],\n"') + "\n", encoding="utf-8")
+    return len(found)
 
 
 def _without_folders(record: dict[str, Any]) -> dict[str, Any]:
