@@ -13,6 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from gcdbench.errors import PluginError, UsageError, unknown
+from gcdbench.system.debugging import look_at, raised_at
 
 GROUPS = {
     "method": "gcdbench.methods",
@@ -66,9 +67,10 @@ class Plugin:
         except KeyboardInterrupt:
             raise
         except BaseException as fault:  # a plugin may raise anything, even SystemExit, while it is imported
+            look_at(fault)
             raise PluginError(
                 f"The {self.kind} plugin '{self.name}' ({self.package} {self.version}) cannot be imported: "
-                f"{type(fault).__name__}: {fault}"
+                f"{type(fault).__name__}: {fault}{raised_at(fault)}"
             ) from fault
         self._check(found)
         return found
@@ -229,7 +231,7 @@ def _probe_child() -> None:
             facts = {"method": _method_facts, "dataset": _dataset_facts}.get(kind, _facts)(found, root)
         except PluginError as fault:
             cause = fault.__cause__
-            reason = str(fault) if cause is None else f"{type(cause).__name__}: {cause}"
+            reason = str(fault) if cause is None else f"{type(cause).__name__}: {cause}{raised_at(cause)}"
         print(_MARK + json.dumps([name, reason, facts]), file=out, flush=True)
 
 

@@ -163,6 +163,9 @@ def _caption(found: Comparison) -> list[str]:
     if len(found.setups) > 1:
         family = ", Holm-corrected over all pairs of methods in a column (intervals are not)"
         family = family if len(found.setups) > 2 else ""
+        if all(p.verdict == TOO_FEW for p in found.paired.values()):
+            lines.append("Differences of runs with the same seed; too few pairs (fewer than three) to say anything.")
+            return lines
         few = " 'Too few pairs': fewer than three." if any(p.verdict == TOO_FEW for p in found.paired.values()) else ""
         lines.append(
             f"Differences of runs with the same seed, with their {100 * CONFIDENCE:.0f} % t-interval; better, worse "

@@ -238,6 +238,8 @@ def _mapping(path: Path, where: str, value: Any) -> Mapping[str, Any]:
 
 
 def _text(path: Path, where: str, value: Any) -> str:
+    if value is None:
+        raise UsageError(f"{path}: {where} is missing.")
     if not isinstance(value, str) or not value:
         raise UsageError(f"{path}: {where} must be text, not {value!r}.")
     return value

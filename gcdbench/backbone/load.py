@@ -163,8 +163,9 @@ def _with_weights(spec: BackboneSpec, weights: str, image_size: int) -> tuple[nn
         with hub():
             return build(spec, image_size, pretrained=True), f"hub {spec.timm_name}"
     except Exception as fault:  # the hub client raises many kinds; all mean that the weights cannot be had
+        name = f"'{spec.name}'" + ("" if spec.name == spec.timm_name else f" ({spec.timm_name})")
         raise DataError(
-            f"The pretrained weights of '{spec.name}' ({spec.timm_name}) are neither in the hub cache nor can "
+            f"The pretrained weights of {name} are neither in the hub cache nor can "
             f"they be downloaded ({type(fault).__name__}). Download the checkpoint on a machine with internet "
             "and pass it with --set backbone.weights=FILE.safetensors (or .pth), or fill the hub cache."
         ) from fault

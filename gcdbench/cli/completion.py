@@ -49,7 +49,7 @@ def experiments(ctx: click.Context, parameter: click.Parameter, begun: str) -> l
     """Experiments of plugins and of `configs/`, and TOML files."""
     from gcdbench.analysis.experiment_file import experiment_files
 
-    return [*_items(experiment_files(), begun), *([CompletionItem(begun, type="file")] if begun else [])]
+    return _items(experiment_files(), begun) or [CompletionItem(begun, type="file")]
 
 
 def kinds(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:

@@ -82,5 +82,5 @@ def print_sheet(sheet: Sheet, spare: Sequence[str] = (), wide: bool = False) -> 
 
 
 def _text(cell: Cell) -> Text:
-    text = Text(plain(cell.text).replace(" ± ", " ±\N{NO-BREAK SPACE}"), style="bold" if cell.bold else "")
+    text = Text(plain(cell.text), style="bold" if cell.bold else "")
     return text.append(f" {mark(cell.notes)}", style="dim") if cell.notes else text

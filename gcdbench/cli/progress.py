@@ -36,19 +36,19 @@ def columns(width: int) -> list[ProgressColumn]:
     """What fits a line: times are never cut; the bar goes first, then the rate, and what is trained gets the rest."""
     whole = Column(no_wrap=True)
     name = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
-    where, rate, left = (
-        TextColumn(text, table_column=whole) for text in ("{task.fields[where]}", "{task.fields[rate]}", "left")
-    )
+    texts = ("{task.fields[where]}", "{task.fields[rate]}", "gone,", "left")
+    where, rate, gone, left = (TextColumn(text, table_column=whole) for text in texts)
     bar = [BarColumn(bar_width=24)] if width >= WITH_BAR else []
     fast = [rate] if width >= WITH_RATE else []
-    return [name, *bar, where, *fast, TimeElapsedColumn(whole), left, TimeRemainingColumn(table_column=whole)]
+    return [name, *bar, where, *fast, TimeElapsedColumn(whole), gone, TimeRemainingColumn(table_column=whole), left]
 
 
 class Display(Observer):
     """Shows epoch, step, loss terms, rate and time left."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or err()
+    def __init__(self, console: Console | None = None, sole: bool = False) -> None:
+        """``sole``: there is one run only, whose fault the command itself reports."""
+        self.console, self.sole = console or err(), sole
         self.bar = Progress(*columns(self.console.width), console=self.console, expand=True)
         self.terms = Text("")
         self.live: Live | None = None
@@ -121,6 +121,8 @@ class Display(Observer):
 
     def dropped(self, run: RunName, fault: GcdbenchError) -> None:
         """A line that stays."""
+        if self.sole:
+            return
         self.console.print(f"{run.method} ({run.recipe}), seed {run.seed} stopped: {fault}", markup=False)
 
     def announce(self, text: str) -> None:
@@ -168,6 +170,6 @@ class Hidden(Observer):
         return None
 
 
-def show_progress(quiet: bool = False) -> Display | Hidden:
+def show_progress(quiet: bool = False, sole: bool = False) -> Display | Hidden:
     """What shows a command's progress; ``quiet`` leaves the terminal to somebody else."""
-    return Display() if current().first and not quiet else Hidden()
+    return Display(sole=sole) if current().first and not quiet else Hidden()

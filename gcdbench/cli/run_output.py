@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gcdbench.analysis.setups import spell
 from gcdbench.cli.output import next_step, out, print_json, print_table, print_words
 from gcdbench.config.resolve import flat_config
 from gcdbench.data.store.store_folder import spoken_size
@@ -110,6 +111,7 @@ def print_plans(plans: Sequence[dict[str, Any]], as_json: bool) -> None:
             print_words(console, f"Note: {note}")
         for preset in plan["presets"]:
             print_words(console, f"Preset: {preset}")
-    flat = flat_config(plans[0]["config"])
-    rows = [[key, str(flat[key]), source] for key, source in plans[0]["sources"].items()]
-    print_table("Config", ["Key", "Value", "From"], rows)
+    for plan in {(p["method"], p["recipe"], p["dataset"]): p for p in reversed(plans)}.values():
+        flat = flat_config(plan["config"])
+        rows = [[key, spell(flat[key]), source] for key, source in plan["sources"].items()]
+        print_table(f"Config of {plan['method']} ({plan['recipe']})", ["Key", "Value", "From"], rows)

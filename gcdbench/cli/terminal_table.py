@@ -36,12 +36,13 @@ def print_columns(
     texts = [[column, *(row[i].plain for row in rows)] for i, column in enumerate(columns)]
     full = [max(map(_longest_line, cells)) for cells in texts]
     least = [max(map(_longest_word, cells)) for cells in texts]
-    least[0] = min(least[0], NAME)
     room = console.width = table_width(console, sum(full) + FRAME * len(full) + 1)
     kept = list(range(len(columns)))
     for name in spare:
         if _taken(least, kept) > room and name in columns:
             kept.remove(columns.index(name))
+    if _taken(least, kept) > room:  # only then are long names broken
+        least[0] = min(least[0], NAME)
     for part in _parts(least, kept, room):
         widths = _widths(least, full, part, room)
         table = Table(box=style)

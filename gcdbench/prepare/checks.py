@@ -58,7 +58,7 @@ def check_run(asked: ResolvedRequest, config: RunConfig, data: OpenedData) -> li
             "Stored training views are crops and mirror images only (store.train_views), but views.kinds asks for "
             f"{', '.join(config.views.kinds)}: leave out one of them."
         )
-    warnings = list(data.dataset.remarks())
+    warnings = []
     wanted = data.dataset.expected.train if data.dataset.expected else None
     if wanted is not None and wanted != len(data.index):
         warnings.append(

@@ -39,6 +39,16 @@ FEW_CLASSES = 10
 FILE = "estimate.json"
 
 
+def reliability(known_classes: int) -> str:
+    """A sentence where an estimate is not to be relied on."""
+    if known_classes >= FEW_CLASSES:
+        return ""
+    return (
+        f" Not reliable: {known_classes} known classes say little of how fine the others are. Compare estimators, and "
+        "try several numbers."
+    )
+
+
 @dataclass(frozen=True)
 class Estimated:
     """A number of classes and where it came from."""

@@ -147,6 +147,11 @@ def open_data(
     if config.images is not None:
         _take_some(dataset, config.images)
     index, test = dataset.index("train"), dataset.index("test") if with_test else None
+    if test is not None and test.class_names != index.class_names:
+        raise DataError(
+            f"The class names of {dataset.title} are not the same in its training part ({len(index.class_names)}) and "
+            f"its test part ({len(test.class_names)}): a label must mean the same class in both."
+        )
     try:
         split = make_split(dataset, index, config)
     except DataError as fault:

@@ -21,7 +21,7 @@ from gcdbench.evaluation.load import load_evaluators
 from gcdbench.evaluation.selection import SelectionRule, selection_rule
 from gcdbench.prepare.checks import check_run, finds_k
 from gcdbench.prepare.environment import RunEnvironment, StoreOptions
-from gcdbench.prepare.estimate_k import Estimated
+from gcdbench.prepare.estimate_k import Estimated, reliability
 from gcdbench.prepare.opened_data import OpenedData
 from gcdbench.prepare.pool import ImagePool, PoolOptions, training_pool
 from gcdbench.prepare.request import ResolvedRequest
@@ -218,6 +218,9 @@ def prepare_run(
     with_test = config.eval.rows == "test" or (rule.metric is not None and rule.rows == "test")
     data = shared.data(asked.dataset_class, config.data, with_test)
     warnings = check_run(asked, config, data)
+    if not quiet:
+        for message in (*data.dataset.remarks(), *warnings):
+            observer.warn(message)
     ready = shared.opened(config, data, compute, own)
     train, ranks = config.train, environment.ranks
     if ranks.size > train.batch_size:
@@ -228,10 +231,12 @@ def prepare_run(
         observer.working(f"estimating the number of classes with {config.data.k_from}", 0, 1)
         found = ranks.from_first(lambda: vars(shared.estimate(config, data, ready)))
         estimated = Estimated(**found)
+        if not quiet:
+            observer.announce(f"K = {estimated.k} by {config.data.k_from}.{reliability(len(data.split.base))}")
     evaluators, broken = load_evaluators()
     warnings += broken
     if not quiet:
-        for message in warnings:
+        for message in broken:
             observer.warn(message)
     notes = RunNotes(warnings, {"prepare": time.monotonic() - started})
     return RunContext(asked, resolved, environment, data, ready, compute, sampler, evaluators, estimated, notes)

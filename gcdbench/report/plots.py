@@ -185,7 +185,7 @@ def _finish(axes: Axes, x: str, y: str, legend: bool) -> None:
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     if x == "epoch":
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.grid(axis="y", linewidth=0.4, alpha=0.5)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

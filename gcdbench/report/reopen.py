@@ -72,7 +72,8 @@ class Reopened:
     def _method(self) -> Method:
         saved = checkpoint.load(Path(self.record.dir))
         if saved is None:
-            raise GcdbenchError("its checkpoint is gone")
+            trained = self.record.parameters["trained"]
+            raise GcdbenchError("its checkpoint is gone" if trained else "it trains nothing")
         method = build_method(self.ctx)
         try:
             method.load_state_dict(saved["lane"]["method"])

@@ -149,7 +149,8 @@ def clusters(runs: Sequence[RunView]) -> Section:
         if run.opened is None:
             blocks.append(Words(f"Images are left out. {run.reason}"))
     if any(run.opened is not None for run in runs):
-        text = "The most confident rows of each cluster."
+        sure = any(run.outcome.confidence is not None for run in runs)
+        text = "The most confident rows of each cluster." if sure else "Some rows of each cluster."
         if runs[0].outcome.target is not None:
             text += " Outlined: rows of another class than the matched one."
         blocks.insert(0, Words(text))

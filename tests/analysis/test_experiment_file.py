@@ -83,7 +83,7 @@ def test_every_row_resolves_everywhere(name):
         (GOOD + "recipe = 3\n", "row 1.recipe must be text"),
         (GOOD + 'read = { all = ["x"] }\n', "row 1.read.all must be text"),
         ("[experiment\n", "not valid TOML"),
-        (GOOD + '[[override]]\nlabel = "x"\n', "override 1.key must be text"),
+        (GOOD + '[[override]]\nlabel = "x"\n', "override 1.key is missing"),
         (GOOD + '[[override]]\nkey = "x"\nlabl = "x"\n', "override 1 has no key 'labl'"),
         (GOOD.replace("[[row]]", 'methods = "rlcd"\n[[row]]'), "experiment.methods must be a list"),
         (GOOD.replace("[[row]]", 'methods = ["a"]\n[[row]]'), "two rows have the key 'a'"),

@@ -55,6 +55,22 @@ def test_predictions_can_be_given_back(cli, photos):
     assert again.code == 0, again.stderr
     plan = again.json()["plan"][0]
     assert (plan["labelled_rows"], plan["unlabelled_rows"]) == (6, 2)
+    assert "10 images that labels.csv does not list" in again.stderr
+
+
+def test_images_outside_of_class_folders_are_no_images_that_are_not_there(cli, tmp_path):
+    for number in range(3):
+        write_image(tmp_path / f"photos/{number}.png")
+    answer = cli(*RUN, "--dry-run")
+    assert answer.code == 4
+    assert "3 images lie outside class folders" in answer.stderr
+
+
+def test_a_run_with_an_estimated_number_says_how_far_to_trust_it(cli, photos):
+    answer = cli(*[w if w != "3" else "max-acc" for w in RUN])
+    assert answer.code == 0, answer.stderr
+    assert "by max-acc. Not reliable: 2 known classes" in answer.stderr
+    assert answer.stderr.index("2 classes: cat (6)") < answer.stderr.index("by max-acc")
 
 
 def test_an_estimate_is_bounded_by_the_images_and_says_how_far_to_trust_it(cli, photos):

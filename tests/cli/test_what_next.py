@@ -115,3 +115,25 @@ def test_a_debugger_needs_a_terminal(gcdbench, broken):
     answer = gcdbench("run", "--method", "broken", *QUICK, "--pdb")
     assert answer.code == 2
     assert "--pdb needs a terminal" in answer.stderr
+
+
+def test_a_fault_of_a_run_is_said_once(gcdbench, broken):
+    answer = gcdbench("run", "--method", "broken", *QUICK)
+    assert answer.stderr.count("division by zero") == 1
+
+
+def test_an_import_that_fails_is_placed(gcdbench, broken):
+    (broken / "site/broken_method.py").write_text("import nosuchmodule\n")
+    answer = gcdbench("run", "--method", "broken", *QUICK)
+    assert answer.code == 5
+    assert "No module named 'nosuchmodule' (site/broken_method.py:1" in answer.stderr
+
+
+def test_one_broken_experiment_hides_no_other(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/mine.toml").write_text('[experiment]\ntitle = "Mine"\n[[row]]\nmethod = "simgcd"\n')
+    answer = cli("list", "experiments")
+    assert answer.code == 0, answer.stderr
+    assert "ablation" in answer.stdout
+    assert "row 1.key is missing" in answer.stderr

@@ -84,7 +84,7 @@ def test_progress(width, capsys):
     assert max(map(len, lines)) <= width
     for line in lines:
         assert "epoch 12/200 step 13/390" in line
-        assert re.search(r"\d:\d\d:\d\d left (-|\d+):(--|\d\d):(--|\d\d)$", line), line
+        assert re.search(r"\d:\d\d:\d\d gone, (-|\d+):(--|\d\d):(--|\d\d) left$", line), line
 
 
 @given(

@@ -297,7 +297,7 @@ def test_an_image_that_vanishes_is_named_and_the_last_step_is_kept(tmp_path, mon
 # -------------------------------------------------------------------------------------------- faults of datasets
 
 
-HOOKS = ("__init__", "index", "class_split", "content_hash", "files_hash", "labelled_rows")
+HOOKS = ("__init__", "index", "class_split", "content_hash", "files_hash", "labelled_rows", "remarks")
 
 
 @pytest.mark.parametrize("hook", HOOKS)

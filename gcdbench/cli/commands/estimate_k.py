@@ -48,7 +48,7 @@ def estimate_k_command(
     from gcdbench.cli.progress import Display
     from gcdbench.config.coercion import parse_assignment
     from gcdbench.experiments.estimate_classes import EstimateRequest, estimate_classes
-    from gcdbench.prepare.estimate_k import FEW_CLASSES
+    from gcdbench.prepare.estimate_k import reliability
 
     environment = take_environment({**options, "runs": Path("runs")})
     settings = dict(parse_assignment(a) for a in assignments)
@@ -67,9 +67,5 @@ def estimate_k_command(
         print_table(f"{found.estimator} on {answer.config.dataset}: best of {len(found.scores)}", ["K", "Score"], rows)
     known = "" if answer.true_k is None else f"; the data set says {answer.true_k}"
     out().print(f"K = {found.k} ({found.estimator}, {len(split.base)} base classes{known}).", markup=False)
-    if len(split.base) < FEW_CLASSES:
-        print_words(
-            out(),
-            f"Not reliable: {len(split.base)} known classes say little of how fine the others are. Compare estimators "
-            "(--estimator), and try several numbers.",
-        )
+    if doubt := reliability(len(split.base)):
+        print_words(out(), doubt.strip())

@@ -12,8 +12,8 @@ from gcdbench.analysis.table import cells as plain_cells
 from gcdbench.cli import completion
 from gcdbench.cli.formats import print_sheet
 from gcdbench.cli.options import data_root_option, wide_option
-from gcdbench.cli.output import json_option, next_step, out, print_json, print_table, print_words
-from gcdbench.errors import unknown
+from gcdbench.cli.output import json_option, next_step, note, out, print_json, print_words
+from gcdbench.errors import GcdbenchError, unknown
 
 KINDS = {
     "methods": "method",
@@ -39,7 +39,7 @@ def list_command(what: str, no_check: bool, data_root: Path | None, wide: bool, 
     """List what is installed. A plugin that cannot be imported is shown as broken, with the reason."""
     others = {"backbones": _list_backbones, "experiments": _list_experiments}
     if what in others:
-        others[what](as_json)
+        others[what](as_json, wide)
         return
     if what not in KINDS:
         raise unknown("kind of thing to list called", what, [*KINDS, *others])
@@ -119,7 +119,7 @@ def _status(row: dict[str, Any]) -> dict[str, str]:
     return {} if row["status"] == "ok" else {"Status": row["status"]}
 
 
-def _list_backbones(as_json: bool) -> None:
+def _list_backbones(as_json: bool, wide: bool) -> None:
     from gcdbench.backbone.catalogue import CATALOGUE
 
     rows = [
@@ -129,21 +129,29 @@ def _list_backbones(as_json: bool) -> None:
     if as_json:
         print_json({"backbones": rows})
         return
-    print_table(None, ["Name", "Model", "What"], [list(row.values()) for row in rows])
+    table = tuple(plain_cells(*row.values()) for row in rows)
+    print_sheet(Sheet("Backbones", ("Name", "Model", "What"), table), wide=wide)
     print_words(out(), "Any other timm ViT with a CLS token, or network with a feature map, works by its timm name.")
 
 
-def _list_experiments(as_json: bool) -> None:
+def _list_experiments(as_json: bool, wide: bool) -> None:
     from gcdbench.analysis.experiment_file import experiment_files, parse_experiment
 
-    found = [parse_experiment(path) for path in experiment_files().values()]
+    found, broken = [], []
+    for path in experiment_files().values():
+        try:
+            found.append(parse_experiment(path))
+        except GcdbenchError as fault:  # one file of one plugin is no reason to hide the others
+            broken.append(str(fault))
     rows: list[dict[str, Any]] = [
         {"name": e.name, "title": e.title, "rows": len(e.rows), "datasets": list(e.datasets), "file": str(e.path)}
         for e in sorted(found, key=lambda e: e.name)
     ]
     if as_json:
-        print_json({"experiments": rows})
+        print_json({"experiments": rows, "broken": broken})
         return
-    table = [[r["name"], r["title"], str(r["rows"]), ", ".join(r["datasets"])] for r in rows]
-    print_table(None, ["Name", "What", "Rows", "Published on"], table)
+    table = tuple(plain_cells(r["name"], r["title"], str(r["rows"]), ", ".join(r["datasets"])) for r in rows)
+    print_sheet(Sheet("Experiments", ("Name", "What", "Rows", "Datasets"), table), wide=wide)
+    for reason in broken:
+        note(f"Left out: {reason}")
     print_words(out(), "`gcdbench table NAME --dataset digits` makes one of them on the embedded data.")

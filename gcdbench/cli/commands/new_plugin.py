@@ -14,7 +14,9 @@ from gcdbench.cli.output import json_option, out, print_json, print_words
 @click.argument("name")
 @click.option("--kind", default="method", show_default=True, metavar="method|dataset|evaluator|k-estimator")
 @click.option("--from", "base", metavar="METHOD", help="Derive the new method from an installed one.")
-@click.option("--folder", type=PathType(path_type=Path), help="Where to put the package.  [default: the name]")
+@click.option(
+    "--folder", type=PathType(path_type=Path), help="Where to put the package.  [default: the name of the package]"
+)
 @json_option
 def new_plugin_command(name: str, kind: str, base: str | None, folder: Path | None, as_json: bool) -> None:
     """Write a working plugin package to start from, with a test that passes at once."""

@@ -19,7 +19,7 @@ from gcdbench.records.record import Record
 from gcdbench.records.summary import HEADLINE
 from gcdbench.system.files import read_json
 
-COLUMNS = ("Method", "Seed", *HEADLINE.values(), "Run", "Epochs", "Protocol")
+COLUMNS = ("Method", "Seed", *HEADLINE.values(), "Run", "Epochs done", "Protocol")
 
 
 @click.command("results", short_help="List all runs.")

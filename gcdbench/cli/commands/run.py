@@ -91,8 +91,13 @@ def run_command(
     with on_ranks(options, alone=dry_run) as environment:
         request = RunRequest(settings=dict(parse_assignment(a) for a in assignments), **options)
         # What a plugin prints is not the answer.
+        sole = sum(len(each.seeds or (0,)) for each in request.each()) == 1
         printing = redirect_stdout(sys.stderr) if as_json else nullcontext()
-        with show_progress(quiet=pdb) as display, printing, looking(asked_look(traceback, pdb)):
+        with (
+            show_progress(pdb, sole) as display,
+            printing,
+            looking(asked_look(traceback, pdb)),
+        ):
             if dry_run:
                 plans = describe_requests(request.each(), environment, display, force)
             else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
@@ -77,7 +78,9 @@ class ImageFolder(FileDataset):
             raise DataError(f"The folder {self.root} does not exist. Give your image folder or CSV with --data-root.")
         folder, index = self._from_csv(self._table) if self._table.is_file() else self._from_folders()
         if not len(index):
-            raise DataError(f"There are no images in {self.root}. Expected: {self.layout}")
+            loose = len(list_images(self.root)) if self.root.is_dir() else 0
+            what = f"{loose} images lie outside class folders" if loose else "there are no images"
+            raise DataError(f"In {self.root} {what}. Expected: {self.layout}")
         if (index.labels < 0).all():
             raise DataError(f"No image in {self.root} has a label; at least one known class is needed.")
         return folder, index
@@ -102,7 +105,8 @@ class ImageFolder(FileDataset):
         if self._all_labelled:
             said.append(
                 "No image is without a label, so there is nothing to sort: the set is treated like a benchmark whose "
-                "first half of the classes is known. Put images to be sorted into a folder called 'unlabelled'."
+                "first half of the classes is known. Images to be sorted belong into a folder called 'unlabelled', or "
+                "have an empty label in the table."
             )
         odd = [name for name in index.class_names if name.lower().strip(" _-") in UNSORTED]
         if odd:
@@ -110,20 +114,25 @@ class ImageFolder(FileDataset):
                 f"The folder '{odd[0]}' counts as a class of its own. If its images are to be sorted, call it "
                 "'unlabelled'."
             )
-        ignored = self._ignored(folder) if not self._table.is_file() else ""
+        groups = [name for name in index.class_names if re.fullmatch(r"novel \d+", name)]
+        if groups:
+            said.append(f"'{groups[0]}' is the name of a group that a run has found; it counts as a class here.")
+        ignored = self._ignored(folder, set(index.items))
         return (*said, *([f"Ignored: {ignored}."] if ignored else []))
 
-    def _ignored(self, folder: Path) -> str:
-        """Files that are no images by their names, and images in no folder."""
-        loose = [f for f in folder.iterdir() if f.is_file() and f.suffix.lower() in EXTENSIONS and f.name[0] != "."]
+    def _ignored(self, folder: Path, items: set[str]) -> str:
+        """Files that are no images by their names, and images in no class folder or no line of the table."""
+        table = self._table.is_file()
+        missed = len(set(list_images(folder)) - items)
         others = Counter(
             f.suffix or "a file without an extension"
             for f in (Path(parent) / name for parent, _, names in os.walk(folder) for name in names)
-            if f.suffix.lower() not in EXTENSIONS and f.name[0] != "."
+            if f.suffix.lower() not in EXTENSIONS and f.name[0] != "." and f != self._table
         )
         parts = [f"{count:,} {suffix}" for suffix, count in others.most_common(LISTED)]
-        if loose:
-            parts.append(f"{len(loose):,} image{'s' if len(loose) > 1 else ''} outside the class folders")
+        if missed:
+            where = f"that {self._table.name} does not list" if table else "outside the class folders"
+            parts.append(f"{missed:,} image{'s' if missed > 1 else ''} {where}")
         return ", ".join(parts)
 
     @property
