@@ -151,8 +151,8 @@ class Company:
             return code
         how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
         print(
-            f"Error: Rank {rank} of {len(codes)} {how}. The last checkpoint of the run is kept; the same command goes "
-            "on from it.",
+            f"Error: Rank {rank} of {len(codes)} {how}. The last checkpoint of the run is kept; the same command "
+            "resumes from it.",
             file=sys.stderr,
         )
         return LOST

@@ -40,7 +40,7 @@ def processes(words: str, below: Path) -> dict[int, int]:
     return found
 
 
-def wait_for(condition, seconds=60.0):
+def wait_for(condition, seconds=180.0):
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         if found := condition():

@@ -21,7 +21,10 @@ from tests.support.signals import usual_signals
 
 pytestmark = pytest.mark.ranks
 
-METHODS = ",".join(p.name for p in registry.plugins("method"))
+FIRST = ("kmeans", "gcd", "supref", "uno", "orca", "simgcd", "legogcd", "cms", "rlcd")
+"""Trained and compared to the end; the others, in double precision, by their steps."""
+METHODS = ",".join(FIRST)
+OTHERS = sorted({p.name for p in registry.plugins("method")}.difference(FIRST))
 LONG = ("run", "--method", "rlcd", "--dataset", "digits", "--epochs", "400", "--checkpoint-every", "1")
 
 
@@ -114,7 +117,7 @@ def recorded(folder: Path, count: int, *arguments: str) -> list[dict[str, list[l
             )
             for rank in range(count)
         ]
-        said = [process.communicate(timeout=200)[1] for process in ranks]
+        said = [process.communicate(timeout=400)[1] for process in ranks]
     assert [process.returncode for process in ranks] == [0] * count, said
     return [json.loads((folder / f"steps-{rank}.json").read_text()) for rank in range(count)]
 
@@ -126,7 +129,6 @@ def test_every_method_in_lanes_on_one_two_and_three_ranks(precision, tolerance, 
     (wanted,) = recorded(tmp_path / "1", 1, *short)
     trained = {name.split()[0] for name in wanted}
     assert set(METHODS.split(",")) - trained == {"kmeans"}
-    assert {"prompts", "simgcd"} <= {name.split()[1] for name in wanted}  # stages with the same losses are told apart
     assert all(len(steps) >= 20 for steps in wanted.values())
     one = outcome(tmp_path / "1")
     for count in (2, 3):
@@ -141,6 +143,22 @@ def test_every_method_in_lanes_on_one_two_and_three_ranks(precision, tolerance, 
             assert found["record"]["world_size"] == count
             assert found["record"]["run_id"] == one[method]["record"]["run_id"]
             assert np.array_equal(found["clusters"], one[method]["clusters"]), method
+
+
+@pytest.mark.parametrize("methods", [OTHERS[::2], OTHERS[1::2]], ids=",".join)
+def test_the_steps_of_further_methods_on_one_and_two_ranks(methods, tmp_path):
+    """Losses of the first 20 steps of every stage, in double precision; few images, since first stages are long."""
+    names, few = ",".join(methods), ("--set", "data.images=512", "--epochs", "3", "--precision", "fp64")
+    command = ("run", "--method", names, "--dataset", "digits", *few)
+    (wanted,) = recorded(tmp_path / "1", 1, *command)
+    assert {name.split()[0] for name in wanted} == set(methods)
+    # Stages with the same losses are told apart.
+    assert "sptnet" not in methods or {"simgcd", "prompts"} <= {n.split()[1] for n in wanted if n.startswith("sptnet")}
+    assert all(len(steps) >= 8 for steps in wanted.values())
+    for found in recorded(tmp_path / "2", 2, *command):
+        assert found.keys() == wanted.keys()
+        for name, steps in found.items():
+            np.testing.assert_allclose(steps[:20], wanted[name][:20], rtol=1e-6, atol=1e-9, err_msg=name)
 
 
 def test_only_the_first_rank_prints(gcdbench, tmp_path):
