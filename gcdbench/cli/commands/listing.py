@@ -79,7 +79,7 @@ def list_command(what: str, no_check: bool, data_root: Path | None, wide: bool, 
         if row["reason"]:
             print_words(out(), f"{row['name']} is broken: {row['reason']}")
     if not rows:
-        print_words(out(), "None is installed. Methods are packages of their own, such as gcdbench-simgcd.")
+        print_words(out(), "None is installed. Methods are packages of their own: the README lists them.")
     hints = {"method": "gcdbench run --method M --dataset digits", "dataset": "gcdbench data layout D"}
     if kind in hints:
         next_step(hints[kind])
